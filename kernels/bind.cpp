@@ -1,0 +1,134 @@
+// The Python extension: checks sizes, releases the GIL, calls a kernel. Arrays arrive as bytes (`uint8` views),
+// because the small ml_dtypes types cross no array protocol.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "table.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace blockscale {
+extern const KernelTable table_baseline;
+}
+
+namespace {
+using namespace blockscale;
+
+using In = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Out = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Events = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+int64_t item_size(int32_t type) { return type == kFloat64 ? 8 : type == kFloat32 ? 4 : 2; }
+
+void need(bool ok, const char* what) {
+  if (!ok) throw std::invalid_argument(what);
+}
+
+struct Extent {
+  int64_t rows, length, block_size, row_begin, row_end, row_bytes;
+  int64_t blocks() const { return rows * ((length + block_size - 1) / block_size); }
+};
+
+void check_extent(const Extent& e, size_t packed_bytes) {
+  need(e.rows >= 0 && e.length >= 0 && e.block_size >= 2 && e.row_bytes >= 0, "negative size");
+  need(0 <= e.row_begin && e.row_begin <= e.row_end && e.row_end <= e.rows, "row range");
+  need(static_cast<int64_t>(packed_bytes) == e.rows * e.row_bytes, "size of packed");
+}
+
+Extent extent(nb::tuple t) {
+  need(t.size() == 6, "extent has six numbers");
+  return {nb::cast<int64_t>(t[0]), nb::cast<int64_t>(t[1]), nb::cast<int64_t>(t[2]),
+          nb::cast<int64_t>(t[3]), nb::cast<int64_t>(t[4]), nb::cast<int64_t>(t[5])};
+}
+
+MxSpec mx_spec(nb::tuple t) {
+  need(t.size() == 10, "an MX specification has ten entries");
+  return {nb::cast<int32_t>(t[0]), nb::cast<int32_t>(t[1]), nb::cast<int32_t>(t[2]), nb::cast<int32_t>(t[3]),
+          nb::cast<int32_t>(t[4]), nb::cast<double>(t[5]),  nb::cast<int32_t>(t[6]), nb::cast<double>(t[7]),
+          nb::cast<int32_t>(t[8]), nb::cast<int32_t>(t[9])};
+}
+
+AffineSpec affine_spec(nb::tuple t) {
+  need(t.size() == 8, "an affine specification has eight entries");
+  return {nb::cast<int32_t>(t[0]), nb::cast<int32_t>(t[1]), nb::cast<int32_t>(t[2]), nb::cast<int32_t>(t[3]),
+          nb::cast<int32_t>(t[4]), nb::cast<int32_t>(t[5]), nb::cast<int32_t>(t[6]), nb::cast<int32_t>(t[7])};
+}
+
+bool quantize_mx(In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple, Out packed, Out scales,
+                 Events events) {
+  const Extent e = extent(size);
+  const MxSpec spec = mx_spec(spec_tuple);
+  check_extent(e, packed.size());
+  need(static_cast<int64_t>(x.size()) == e.rows * e.length * item_size(input_type), "size of x");
+  need(static_cast<int64_t>(scales.size()) == e.blocks(), "size of scales");
+  need(events.size() == kEventCount, "size of events");
+  const Rows rows{x.data(), input_type, e.row_begin, e.row_end, e.length, e.block_size};
+  nb::gil_scoped_release release;
+  return table_baseline.quantize_mx(rows, spec, packed.data(), e.row_bytes, scales.data(), events.data());
+}
+
+bool quantize_affine(In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple,
+                     std::optional<Doubles> importance, Out packed, Out scales, std::optional<Out> offsets,
+                     Events events) {
+  const Extent e = extent(size);
+  const AffineSpec spec = affine_spec(spec_tuple);
+  check_extent(e, packed.size());
+  need(static_cast<int64_t>(x.size()) == e.rows * e.length * item_size(input_type), "size of x");
+  need(static_cast<int64_t>(scales.size()) == e.blocks() * item_size(spec.scale_type), "size of scales");
+  need(!importance || static_cast<int64_t>(importance->size()) == e.length, "size of importance");
+  need(events.size() == kEventCount, "size of events");
+  const int64_t offset_size = spec.offset == 1 ? 4 : 2;
+  need(offsets.has_value() == (spec.offset != 0), "offsets");
+  need(!offsets || static_cast<int64_t>(offsets->size()) == e.blocks() * offset_size, "size of offsets");
+  const Rows rows{x.data(), input_type, e.row_begin, e.row_end, e.length, e.block_size};
+  nb::gil_scoped_release release;
+  return table_baseline.quantize_affine(rows, spec, importance ? importance->data() : nullptr, packed.data(),
+                                        e.row_bytes, scales.data(), offsets ? offsets->data() : nullptr,
+                                        events.data());
+}
+
+int64_t dequantize(In packed, In scales, std::optional<In> offsets, nb::tuple size, nb::tuple spec_tuple,
+                   Floats values, Out out) {
+  const Extent e = extent(size);
+  need(spec_tuple.size() == 5, "a decoding specification has five entries");
+  const DecodeSpec spec{nb::cast<int32_t>(spec_tuple[0]), nb::cast<int32_t>(spec_tuple[1]),
+                        nb::cast<int32_t>(spec_tuple[2]), nb::cast<int32_t>(spec_tuple[3]),
+                        nb::cast<int32_t>(spec_tuple[4]), values.data()};
+  check_extent(e, packed.size());
+  need(static_cast<int64_t>(values.size()) == int64_t{1} << spec.bits, "size of values");
+  const int64_t scale_size = spec.family == 0 ? 1 : item_size(spec.scale_type);
+  need(static_cast<int64_t>(scales.size()) == e.blocks() * scale_size, "size of scales");
+  const int64_t offset_size = spec.offset == 1 ? 4 : item_size(spec.scale_type);
+  need(offsets.has_value() == (spec.offset != 0), "offsets");
+  need(!offsets || static_cast<int64_t>(offsets->size()) == e.blocks() * offset_size, "size of offsets");
+  need(static_cast<int64_t>(out.size()) == e.rows * e.length * item_size(spec.output_type), "size of out");
+  nb::gil_scoped_release release;
+  return table_baseline.dequantize(spec, packed.data(), e.row_bytes, scales.data(),
+                                   offsets ? offsets->data() : nullptr, e.row_begin, e.row_end, e.length,
+                                   e.block_size, out.data());
+}
+
+int32_t choose_scale_mse(Doubles x, nb::tuple spec_tuple, int32_t span, int32_t headroom) {
+  return table_baseline.choose_scale_mse(x.data(), static_cast<int64_t>(x.size()), mx_spec(spec_tuple), span,
+                                         headroom);
+}
+
+}  // namespace
+
+NB_MODULE(_kernels, m) {
+  m.attr("isa") = blockscale::table_baseline.isa;
+  m.def("quantize_mx", &quantize_mx, "x"_a, "input_type"_a, "size"_a, "spec"_a, "packed"_a, "scales"_a,
+        "events"_a);
+  m.def("quantize_affine", &quantize_affine, "x"_a, "input_type"_a, "size"_a, "spec"_a,
+        "importance"_a.none(), "packed"_a, "scales"_a, "offsets"_a.none(), "events"_a);
+  m.def("dequantize", &dequantize, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a, "values"_a,
+        "out"_a);
+  m.def("choose_scale_mse", &choose_scale_mse, "x"_a, "spec"_a, "span"_a, "headroom"_a);
+}

@@ -1,0 +1,419 @@
+// The rule `optimal`: the storable scale (and zero point) of least squared error (docs/rules.md).
+//
+// Walk u = 1/s upwards. The lattice codes k_i = rint(x_i * u) change only at u = (k + 1/2) / |x_i|; between two
+// such points the error is a parabola in s, least at A / Q with A = sum w x k, Q = sum w k k, where it saves
+// A * A / Q of sum w x x. Running sums give that saving nearly; every scale whose saving comes near the best
+// is then judged by the defined float64 error. Nothing that could win is left out:
+//  - from above, a scale whose half clips nothing (zero point in range) is no better than its half;
+//  - from below, each element alone may cost at most the best error so far: |x_i - x_i'| <= sqrt(best / w_i).
+
+struct Breakpoint {
+  double u;
+  int64_t i;
+};
+
+// Stable merge sort by u: std::sort would be a library template (see variant.cpp).
+inline void sort_breakpoints(Breakpoint* a, Breakpoint* spare, int64_t n) {
+  for (int64_t width = 1; width < n; width *= 2) {
+    for (int64_t begin = 0; begin < n; begin += 2 * width) {
+      const int64_t mid = begin + width < n ? begin + width : n;
+      const int64_t end = begin + 2 * width < n ? begin + 2 * width : n;
+      int64_t i = begin, j = mid, k = begin;
+      while (i < mid && j < end) spare[k++] = a[j].u < a[i].u ? a[j++] : a[i++];
+      while (i < mid) spare[k++] = a[i++];
+      while (j < end) spare[k++] = a[j++];
+    }
+    Breakpoint* t = a;
+    a = spare;
+    spare = t;
+  }
+}
+
+template <typename T>
+struct List {
+  T* data = nullptr;
+  int64_t n = 0, room = 0;
+  bool failed = false;
+  ~List() { free(data); }
+  void push(const T& v) {
+    if (n == room) {
+      const int64_t more = room ? 2 * room : 256;
+      T* p = static_cast<T*>(realloc(data, static_cast<size_t>(more) * sizeof(T)));
+      if (!p) {
+        failed = true;
+        return;
+      }
+      data = p;
+      room = more;
+    }
+    data[n++] = v;
+  }
+};
+
+struct Candidate {
+  double s, saving;
+};
+
+struct Optimum {
+  double err, s, z;
+  bool in_range;
+};
+
+// The order of ties: zero point in range, smaller |s|, positive s, smaller |z|, positive z.
+inline bool precedes(const Optimum& a, const Optimum& b) {
+  if (a.err != b.err) return a.err < b.err;
+  if (a.in_range != b.in_range) return a.in_range;
+  if (absolute(a.s) != absolute(b.s)) return absolute(a.s) < absolute(b.s);
+  if (a.s != b.s) return a.s > b.s;
+  if (absolute(a.z) != absolute(b.z)) return absolute(a.z) < absolute(b.z);
+  return a.z > b.z;
+}
+
+// Lattice codes clipped to `qmin + shift .. qmax + shift`, summed; shift is minus the zero point.
+struct Windows {
+  double* a;  // sum w x k per shift
+  double* q;  // sum w k k per shift
+  int64_t first = 0, count = 0;
+  int64_t clamp(double shift) const {
+    const double last = static_cast<double>(first + count - 1);
+    return static_cast<int64_t>(clip(shift, static_cast<double>(first), last)) - first;
+  }
+};
+
+struct Search {
+  const AffineSpec& spec;
+  const ScaleGrid grid;
+  const double* x;  // the block, or its negative for negative scales
+  const double* w;  // importance, or null for 1
+  int64_t n;
+  double cap;       // largest |z| looked at
+  double sign;      // of the scales
+  double* k;        // lattice codes
+  Windows windows;
+  double energy;        // sum w x x
+  double best_error;    // an upper bound of what can be reached
+  double best_saving;
+  double tolerance = 0; // of savings
+  double top = 0, bottom = 0;  // values that the codes must reach, see `bound_values`
+  int64_t highest = -1, lowest = -1;  // extreme elements of positive weight
+  double a = 0, q = 0;  // sums of the current code vector (zero points: unclipped)
+  List<Candidate> found{};
+  List<Breakpoint> points{}, spare{};
+
+  double weight(int64_t i) const { return w ? w[i] : 1.0; }
+  bool has_zero_point() const { return spec.offset == 1; }
+  double span() const { return spec.qmax - spec.qmin; }
+  bool failed() const { return found.failed || points.failed || spare.failed; }
+
+  double error(double s, double z) const {
+    ErrorSum sum;
+    for (int64_t i = 0; i < n; ++i) {
+      const double code = clip(round_even(x[i] / s) + z, spec.qmin, spec.qmax);
+      const double d = x[i] - s * (code - z);
+      sum.add(i, weight(i) * (d * d));
+    }
+    return sum.total();
+  }
+
+  // The best zero point for a scale, ties in order.
+  Optimum judge(double s) const {
+    if (!has_zero_point()) return {error(s, 0), sign * s, 0, true};
+    const double from = spec.qmin - round_even(x[lowest] / s);  // zero points that clip nothing
+    const double to = spec.qmax - round_even(x[highest] / s);
+    if (from <= to) {
+      double low = clip(from, -cap, cap), high = clip(to, -cap, cap);
+      const double inside_low = low > spec.qmin ? low : spec.qmin;
+      const double inside_high = high < spec.qmax ? high : spec.qmax;
+      const bool inside = inside_low <= inside_high;
+      const double z = inside ? clip(0, inside_low, inside_high) : clip(0, low, high);
+      return {error(s, z), s, z, inside};
+    }
+    const double low = clip(to, -cap, cap), high = clip(from, -cap, cap);
+    Optimum best = {0, s, 0, false};
+    for (double z = low; z <= high; z += 1) {
+      const Optimum o = {error(s, z), s, z, z >= spec.qmin && z <= spec.qmax};
+      if (z == low || precedes(o, best)) best = o;
+    }
+    return best;
+  }
+
+  // A code vector with these sums: keep the storable neighbours of its best scale if they come near the best.
+  void consider(double sum_a, double sum_q) {
+    if (!(sum_a > 0) || !(sum_q > 0) || sum_a * sum_a < (best_saving - tolerance) * sum_q) return;
+    double s = sum_a / sum_q;
+    if (s > grid.max) s = grid.max;
+    const double below = grid.below(s);
+    const double above = below + grid.step(below > 0 ? below : grid.smallest());
+    for (int side = 0; side < 2; ++side) {
+      const double t = side ? above : below;
+      if (t == 0 || t > grid.max) continue;
+      const double saving = t * (2 * sum_a - t * sum_q);
+      if (saving < best_saving - tolerance) continue;
+      if (saving > best_saving) best_saving = saving;
+      found.push({t, saving});
+    }
+  }
+
+  // The largest H with sum w max(0, x - H)^2 <= best error, from below: no better scale has its last value
+  // under H. Newton's steps on a convex falling function stay on the safe side. `flip` mirrors the block.
+  double value_bound(double flip) const {
+    double h = 0;
+    bool first = true;
+    for (int64_t i = 0; i < n; ++i) {
+      if (weight(i) == 0) continue;
+      const double alone = flip * x[i] - __builtin_sqrt(best_error / weight(i));
+      if (first || alone > h) h = alone;
+      first = false;
+    }
+    for (int step = 0; step < 3; ++step) {
+      double cost = 0, slope = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const double over = flip * x[i] - h;
+        if (over <= 0) continue;
+        cost += weight(i) * over * over;
+        slope += 2 * weight(i) * over;
+      }
+      if (!(cost > best_error) || !(slope > 0)) break;
+      h += (cost - best_error) / slope;
+    }
+    return h - 1e-9 * absolute(h);
+  }
+
+  void bound_values() {
+    top = value_bound(1);
+    bottom = -value_bound(-1);
+  }
+
+  double least_scale() const {
+    double s;
+    if (has_zero_point()) {
+      s = (top - bottom) / span();
+      const double up = top / (spec.qmax + cap), down = -bottom / (cap - spec.qmin);
+      s = up > s ? up : s;
+      s = down > s ? down : s;
+    } else {
+      s = top / spec.qmax;
+      if (spec.qmin < 0 && -bottom / -spec.qmin > s) s = -bottom / -spec.qmin;
+    }
+    s *= 1 - 1e-9;
+    return s > grid.smallest() ? s : grid.smallest();
+  }
+
+  double greatest_scale() const {
+    const double hi = x[highest] > 0 ? x[highest] : 0, lo = x[lowest] < 0 ? x[lowest] : 0;
+    double s;
+    if (has_zero_point()) {
+      s = (hi - lo) / (span() - 1);
+    } else {
+      s = hi / (spec.qmax - 0.5);
+      if (spec.qmin < 0 && -lo / (-spec.qmin - 0.5) > s) s = -lo / (-spec.qmin - 0.5);
+    }
+    const double halves = 2 * pow2(grid.least_exponent);  // below, the half of a scale may not be storable
+    s *= 2 * (1 + 1e-9);
+    return s > halves ? s : halves;
+  }
+
+  // Codes beyond this are clipped whatever the zero point.
+  double code_limit(int64_t i) const {
+    if (has_zero_point()) return cap + (spec.qmax > -spec.qmin ? spec.qmax : -spec.qmin);
+    return x[i] > 0 ? spec.qmax : -spec.qmin;
+  }
+
+  void find_extremes() {
+    for (int64_t i = 0; i < n; ++i) {
+      if (weight(i) == 0) continue;
+      if (highest < 0 || x[i] > x[highest]) highest = i;
+      if (lowest < 0 || x[i] < x[lowest]) lowest = i;
+    }
+  }
+
+  // Smallest and largest shift whose window reaches top and bottom at 1/s = u.
+  double first_shift(double u) const { return clip(round_even(top * u) - spec.qmax - 2, -cap, cap); }
+  double last_shift(double u) const { return clip(round_even(bottom * u) - spec.qmin + 2, -cap, cap); }
+
+  void start_sums(double start, double stop) {
+    double expected = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double limit = code_limit(i), code = round_even(x[i] * start);
+      k[i] = weight(i) == 0 ? 0 : has_zero_point() ? clip(code, -limit, limit) : clip(code, spec.qmin, spec.qmax);
+      a += weight(i) * x[i] * k[i];
+      q += weight(i) * k[i] * k[i];
+      const double last = absolute(x[i]) * stop;
+      expected += (last < limit ? last : limit) + 1;
+    }
+    tolerance = energy * (expected + 64) * 0x1p-50;
+    if (!has_zero_point()) return;
+    const double from = first_shift(start) < first_shift(stop) ? first_shift(start) : first_shift(stop);
+    const double to = last_shift(start) > last_shift(stop) ? last_shift(start) : last_shift(stop);
+    windows.first = static_cast<int64_t>(from);
+    windows.count = to < from ? 0 : static_cast<int64_t>(to - from) + 1;
+    for (int64_t j = 0; j < windows.count; ++j) {
+      const double shift = static_cast<double>(windows.first + j);
+      windows.a[j] = windows.q[j] = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const double code = clip(k[i], spec.qmin + shift, spec.qmax + shift);
+        windows.a[j] += weight(i) * x[i] * code;
+        windows.q[j] += weight(i) * code * code;
+      }
+    }
+  }
+
+  // Element i moves to the next code away from zero.
+  void advance(int64_t i) {
+    const double old = k[i], next = old + (x[i] < 0 ? -1 : 1);
+    k[i] = next;
+    const double more_a = weight(i) * absolute(x[i]), more_q = weight(i) * (2 * absolute(old) + 1);
+    a += more_a;
+    q += more_q;
+    if (!windows.count) return;
+    const double low = old < next ? old : next, high = old < next ? next : old;
+    if (high - spec.qmax > static_cast<double>(windows.first + windows.count - 1) ||
+        low - spec.qmin < static_cast<double>(windows.first))
+      return;
+    const int64_t from = windows.clamp(high - spec.qmax), to = windows.clamp(low - spec.qmin);
+    for (int64_t j = from; j <= to; ++j) {
+      windows.a[j] += more_a;
+      windows.q[j] += more_q;
+    }
+  }
+
+  // The current code vector is best for scales down to 1 / u.
+  void settle(double u) {
+    const double low = k[lowest], high = k[highest];
+    const bool clipped = has_zero_point() &&
+                         (high - low > span() || spec.qmin - low > cap || spec.qmax - high < -cap);
+    if (!clipped) {
+      consider(a, q);
+    } else if (windows.count) {
+      const int64_t from = windows.clamp(first_shift(u)), to = windows.clamp(last_shift(u));
+      for (int64_t j = from; j <= to; ++j) consider(windows.a[j], windows.q[j]);
+    }
+    const double bound = (energy - best_saving) + tolerance;
+    if (bound < best_error) best_error = bound;
+  }
+
+  double count_points(double to) const {
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double limit = code_limit(i), last = absolute(x[i]) * to + 1;
+      const double more = (last < limit ? last : limit) - absolute(k[i]);
+      if (weight(i) != 0 && more > 0) total += more;
+    }
+    return total;
+  }
+
+  // Breakpoints up to `to` that have not been passed, in order.
+  const Breakpoint* collect(double to) {
+    points.n = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      if (weight(i) == 0 || x[i] == 0) continue;
+      const double magnitude = absolute(x[i]), limit = code_limit(i);
+      for (double code = absolute(k[i]); code < limit; code += 1) {
+        const double u = (code + 0.5) / magnitude;
+        if (u > to) break;
+        points.push({u, i});
+      }
+    }
+    spare.n = 0;
+    while (spare.n < points.n && !spare.failed) spare.push({0, 0});
+    if (failed()) return nullptr;
+    sort_breakpoints(points.data, spare.data, points.n);
+    bool odd = false;
+    for (int64_t width = 1; width < points.n; width *= 2) odd = !odd;
+    return odd ? spare.data : points.data;
+  }
+
+  void walk() {
+    bound_values();
+    double low_scale = least_scale(), known_error = best_error;
+    const double start = 1 / greatest_scale(), stop = 1 / low_scale;
+    if (!(start < stop)) return;
+    start_sums(start, stop);
+    for (double from = start, to; from < stop; from = to) {
+      to = stop;  // pieces of bounded size, so that long blocks need little memory
+      for (int tries = 0; tries < 60 && count_points(to) > 65536 + 2 * static_cast<double>(n); ++tries)
+        to = from + (to - from) / (to > 4 * from ? to / from : 2);
+      const Breakpoint* p = collect(to);
+      if (!p && points.n) return;
+      const int64_t count = points.n;
+      settle(count ? p[0].u : to);
+      for (int64_t j = 0; j < count; ++j) {
+        advance(p[j].i);
+        settle(j + 1 < count ? p[j + 1].u : to);
+        if (best_error < known_error * 0.98) {
+          known_error = best_error;
+          bound_values();
+          low_scale = least_scale();
+        }
+        if (p[j].u * low_scale > 1) return;
+      }
+      if (to * low_scale > 1) return;
+    }
+  }
+};
+
+inline double block_energy(const double* x, const double* w, int64_t n) {
+  ErrorSum sum;
+  for (int64_t i = 0; i < n; ++i) sum.add(i, (w ? w[i] : 1.0) * (x[i] * x[i]));
+  return sum.total();
+}
+
+// Judge every distinct candidate that came near the best saving.
+inline void judge_candidates(Search& search, Optimum* best) {
+  Candidate* c = search.found.data;
+  int64_t kept = 0;
+  for (int64_t j = 0; j < search.found.n; ++j) {
+    if (c[j].saving < search.best_saving - search.tolerance) continue;
+    const double s = c[j].s;
+    bool seen = false;
+    for (int64_t i = 0; i < kept && !seen; ++i) seen = c[i].s == s;
+    if (seen) continue;
+    c[kept++].s = s;
+    const Optimum o = search.judge(s);
+    if (precedes(o, *best)) *best = o;
+  }
+}
+
+struct OptimalScratch {
+  Scratch<double> k, negative, window_a, window_q;
+  OptimalScratch(int64_t n, int64_t shifts) : k(n), negative(n), window_a(shifts), window_q(shifts) {}
+  bool ok() const { return k.data && negative.data && window_a.data && window_q.data; }
+};
+
+inline double zero_point_cap(const AffineSpec& spec) { return 16.0 * (1 << spec.bits); }
+
+// False if memory ran out.
+inline bool choose_optimal(const AffineSpec& spec, const ScaleGrid& grid, const double* x, const double* w,
+                           int64_t n, OptimalScratch& scratch, Choice* c) {
+  int64_t unused[kEventCount] = {};
+  const Choice plain = choose_plain(spec, grid, x, n, unused);
+  *c = Choice();
+  c->overflow = plain.overflow;
+  const double energy = block_energy(x, w, n);
+  if (plain.overflow || !(energy > 0)) return true;
+  Optimum best = {energy, 1, 0, true};
+  double saving = 0;
+  const int sides = spec.offset == 1 || spec.positive ? 1 : 2;
+  for (int side = 0; side < sides; ++side) {
+    for (int64_t i = 0; i < n; ++i) scratch.negative.data[i] = -x[i];
+    const double* v = side ? scratch.negative.data : x;
+    Search search{spec, grid, v, w, n, zero_point_cap(spec), side ? -1.0 : 1.0, scratch.k.data,
+                  {scratch.window_a.data, scratch.window_q.data}, energy, best.err, saving};
+    search.find_extremes();
+    const Optimum first = search.judge(plain.s);
+    if (first.err < energy && precedes(first, best)) best = first;
+    search.best_error = best.err;
+    if (energy - best.err > saving) search.best_saving = energy - best.err;
+    search.walk();
+    if (search.failed()) return false;
+    saving = search.best_saving;
+    Optimum found = best;
+    judge_candidates(search, &found);
+    if (found.err < energy && precedes(found, best)) best = found;
+  }
+  if (best.err < energy) {
+    c->s = best.s;
+    c->shift = best.z;
+  }
+  return true;
+}

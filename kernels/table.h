@@ -1,0 +1,69 @@
+// The whole kernel interface: plain C types, one struct of function pointers per instruction set.
+// Kernels know no tensors and no files; every argument has been validated by the caller.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace blockscale {
+
+enum InputType : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kFloat64 = 3 };
+
+// Counters that a quantize kernel adds to, in this order (see docs/rules.md).
+enum Event : int32_t {
+  kSaturated, kSaturatedBlocks, kZeroed, kZeroBlocks, kScalesRaised, kScalesClamped, kNanBlocks,
+  kUnweightedBlocks, kNonFinite, kScaleOverflow, kEventCount
+};
+
+// Rows [row_begin, row_end) of a contiguous matrix `length` wide; blocks of `block_size` along a row.
+struct Rows {
+  const void* x;
+  int32_t input_type;
+  int64_t row_begin, row_end, length, block_size;
+};
+
+// An MX element type as numbers, and how to choose its exponent.
+struct MxSpec {
+  int32_t bits, is_float, mantissa_bits, bias;  // integers: value = code * 2**-mantissa_bits
+  int32_t emax;
+  double max;
+  int32_t rule;  // 0: exponent + (m > threshold); 1: least squared error
+  double threshold;
+  int32_t min_byte, nan_block;
+};
+
+// Affine codes as numbers, and how to choose scale and offset.
+struct AffineSpec {
+  int32_t bits, qmin, qmax;     // width, and the codes that a quantizer may use
+  int32_t scale_type;           // InputType: float32, float16 or bfloat16
+  int32_t offset;               // 0 none, 1 zero point, 2 minimum
+  int32_t rule;                 // 0 absmax, 1 minmax, 2 ggml, 3 optimal
+  int32_t include_zero, positive;
+};
+
+struct DecodeSpec {
+  int32_t bits;
+  int32_t family;               // 0 MX, 1 affine
+  int32_t scale_type;           // affine
+  int32_t offset;               // affine: 0 none, 1 zero point, 2 minimum
+  int32_t output_type;          // InputType: float32, float16 or bfloat16
+  const float* values;          // value of every code, 2**bits entries
+};
+
+struct KernelTable {
+  const char* isa;
+  // packed: (rows, row_bytes); scales: (rows, blocks). Both are written for the given rows only.
+  // Both return false if memory ran out.
+  bool (*quantize_mx)(const Rows&, const MxSpec&, uint8_t* packed, int64_t row_bytes, uint8_t* scales,
+                      int64_t* events);
+  // offsets: int32 zero points, float16 minimums or null. importance: double[length] or null.
+  bool (*quantize_affine)(const Rows&, const AffineSpec&, const double* importance, uint8_t* packed,
+                          int64_t row_bytes, void* scales, void* offsets, int64_t* events);
+  // Returns the number of finite values that became infinite in a 16-bit output.
+  int64_t (*dequantize)(const DecodeSpec&, const uint8_t* packed, int64_t row_bytes, const void* scales,
+                        const void* offsets, int64_t row_begin, int64_t row_end, int64_t length,
+                        int64_t block_size, void* out);
+  // The byte of one block by least squared error among base - span .. base + headroom.
+  int32_t (*choose_scale_mse)(const double* x, int64_t n, const MxSpec&, int32_t span, int32_t headroom);
+};
+
+}  // namespace blockscale

@@ -1,0 +1,32 @@
+// All kernels, compiled once per instruction set with -DBLOCKSCALE_ISA=<name>.
+//
+// Everything lies in an anonymous namespace, and no C++ library header is included: a template instantiated
+// in two variants would be merged by the linker into one body, compiled for whichever processor.
+#include <stdlib.h>
+#include <string.h>
+
+#include "table.h"
+
+namespace blockscale {
+namespace {
+
+#include "common.inl.h"
+#include "mx.inl.h"
+#include "affine.inl.h"
+#include "optimal.inl.h"
+#include "affine_kernel.inl.h"
+#include "dequantize.inl.h"
+
+}  // namespace
+
+#define BLOCKSCALE_JOIN(a, b) a##b
+#define BLOCKSCALE_TABLE(isa) BLOCKSCALE_JOIN(table_, isa)
+#define BLOCKSCALE_TEXT2(s) #s
+#define BLOCKSCALE_TEXT(s) BLOCKSCALE_TEXT2(s)
+
+extern const KernelTable BLOCKSCALE_TABLE(BLOCKSCALE_ISA);
+const KernelTable BLOCKSCALE_TABLE(BLOCKSCALE_ISA) = {
+    BLOCKSCALE_TEXT(BLOCKSCALE_ISA), quantize_mx, quantize_affine, dequantize, choose_scale_mse,
+};
+
+}  // namespace blockscale

@@ -1,0 +1,41 @@
+"""The compiled kernels; see native.py for the callers and kernels/table.h for the meaning of the tuples."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+isa: str
+
+def quantize_mx(
+    x: NDArray[np.uint8],
+    input_type: int,
+    size: tuple[int, ...],
+    spec: tuple[Any, ...],
+    packed: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    events: NDArray[np.int64],
+) -> bool: ...
+def quantize_affine(
+    x: NDArray[np.uint8],
+    input_type: int,
+    size: tuple[int, ...],
+    spec: tuple[Any, ...],
+    importance: NDArray[np.float64] | None,
+    packed: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    offsets: NDArray[np.uint8] | None,
+    events: NDArray[np.int64],
+) -> bool: ...
+def dequantize(
+    packed: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    offsets: NDArray[np.uint8] | None,
+    size: tuple[int, ...],
+    spec: tuple[Any, ...],
+    values: NDArray[np.float32],
+    out: NDArray[np.uint8],
+) -> int: ...
+def choose_scale_mse(
+    x: NDArray[np.float64], spec: tuple[Any, ...], span: int, headroom: int
+) -> int: ...

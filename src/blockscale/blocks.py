@@ -1,0 +1,109 @@
+"""Block geometry: counts, padding and order for any rank, axis and block size.
+
+A tensor of shape `shape` with blocks along `axis` is seen as `rows x length`: the other dimensions in order
+make the rows, the axis the length (Hurray format, 3.3: block index = row * blocks_per_row + i // K).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .errors import AxisError, BlockSizeError, InputError
+from .packing import packed_size
+
+MAX_RANK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGrid:
+    """Where the blocks of a tensor lie.
+
+    Attributes:
+        shape: shape of the tensor.
+        axis: the blocked axis, 0 <= axis < rank.
+        block_size: elements per block, a power of two >= 2.
+    """
+
+    shape: tuple[int, ...]
+    axis: int
+    block_size: int
+
+    @property
+    def length(self) -> int:
+        """Elements along the axis."""
+        return self.shape[self.axis]
+
+    @property
+    def rows(self) -> int:
+        """Number of lines along the axis."""
+        return math.prod(self.shape[: self.axis] + self.shape[self.axis + 1 :])
+
+    @property
+    def blocks_per_row(self) -> int:
+        """Blocks along the axis, the partial last one included."""
+        return -(-self.length // self.block_size)
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks in the whole tensor."""
+        return self.rows * self.blocks_per_row
+
+    @property
+    def padded_length(self) -> int:
+        """Length along the axis rounded up to whole blocks."""
+        return self.blocks_per_row * self.block_size
+
+    @property
+    def has_partial_blocks(self) -> bool:
+        """True if the last block of each row is not full."""
+        return self.length % self.block_size != 0
+
+    @property
+    def outer_shape(self) -> tuple[int, ...]:
+        """The tensor's shape without the axis."""
+        return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+
+    @property
+    def scale_shape(self) -> tuple[int, ...]:
+        """The tensor's shape with the axis replaced by the number of blocks along it."""
+        return (*self.shape[: self.axis], self.blocks_per_row, *self.shape[self.axis + 1 :])
+
+    def row_bytes(self, bits: int) -> int:
+        """Bytes of one packed row in the canonical form, padded to whole blocks."""
+        return packed_size(self.padded_length, bits)
+
+
+def block_grid(shape: tuple[int, ...], axis: int, block_size: int) -> BlockGrid:
+    """Check the arguments and make a BlockGrid; negative axes count from the end.
+
+    Raises:
+        InputError: rank 0 or above 64.
+        AxisError: the axis is outside the tensor.
+        BlockSizeError: not a power of two >= 2.
+    """
+    rank = len(shape)
+    if not 1 <= rank <= MAX_RANK:
+        raise InputError(
+            f"a tensor of rank {rank} has no blocks", found=rank, rule=f"rank is 1 .. {MAX_RANK}"
+        )
+    if isinstance(axis, bool) or not hasattr(axis, "__index__") or not -rank <= axis < rank:
+        raise AxisError(
+            f"axis {axis!r} is outside a tensor of shape {tuple(shape)}",
+            found=axis,
+            rule=f"-{rank} <= axis < {rank}",
+        )
+    check_block_size(block_size)
+    return BlockGrid(tuple(int(n) for n in shape), int(axis) % rank, int(block_size))
+
+
+def check_block_size(block_size: int) -> None:
+    """BlockSizeError unless `block_size` is a power of two, 2 .. 2**31."""
+    ok = hasattr(block_size, "__index__") and not isinstance(block_size, bool)
+    if not ok or not 2 <= block_size <= 1 << 31 or block_size & (block_size - 1):
+        raise BlockSizeError(
+            f"block size {block_size!r} is not allowed",
+            found=block_size,
+            rule="a power of two, at least 2 (Hurray format, 3.6 rule 10)",
+            hint="32 is usual; 16, 64 and 128 are common",
+        )

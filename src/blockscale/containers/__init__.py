@@ -1,0 +1,1 @@
+"""Containers: files that hold named arrays."""

@@ -1,0 +1,241 @@
+"""The door to the compiled kernels: views dtypes as bytes, splits rows over threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _kernels
+from .blocks import BlockGrid
+from .elements import ELEMENTS
+from .rules import Rule
+from .schemes import Scheme
+
+# The order of the kernels' InputType (kernels/table.h).
+INPUT_DTYPES: tuple[np.dtype[Any], ...] = tuple(
+    np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
+)
+# The order of the kernels' Event.
+EVENTS = (
+    "saturated",
+    "saturated_blocks",
+    "zeroed",
+    "zero_blocks",
+    "scales_raised",
+    "scales_clamped",
+    "nan_blocks",
+    "unweighted_blocks",
+    "nonfinite",
+    "scale_overflow",
+)
+_OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
+_AFFINE_RULES = {"absmax": 0, "minmax": 1, "ggml": 2, "optimal": 3}
+_NEVER = 2.0  # a significand lies in [1, 2): this threshold is never passed
+# Below this many elements a thread costs more than it saves.
+_ELEMENTS_PER_THREAD = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Parts of a quantized matrix in canonical form, and the counted events."""
+
+    packed: NDArray[np.uint8]
+    scales: NDArray[Any]
+    offsets: NDArray[Any] | None
+    events: dict[str, int]
+
+
+def thread_count(threads: int | None) -> int:
+    """How many threads to use: `threads`, or the processors this process may run on."""
+    if threads is not None:
+        return max(1, int(threads))
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """A flat uint8 view of a contiguous array."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def mx_spec(scheme: Scheme, rule: Rule, min_byte: int, nan_block: bool) -> tuple[Any, ...]:
+    """The kernels' MxSpec (kernels/table.h)."""
+    element = scheme.element
+    is_float = element.kind == "float"
+    return (
+        element.bits,
+        int(is_float),
+        element.mantissa_bits if is_float else -scheme.value_exponent,
+        element.bias,
+        scheme.emax,
+        scheme.max_value,
+        int(rule.name == "mse"),
+        exponent_threshold(scheme, rule),
+        min_byte,
+        int(nan_block),
+    )
+
+
+def exponent_threshold(scheme: Scheme, rule: Rule) -> float:
+    """The t of `e = E - emax + [m > t]` (docs/rules.md, "MX schemes")."""
+    if rule.name == "ceil":
+        return 1.0
+    if rule.name == "rceil":
+        return float(scheme.max_value * 2.0**-scheme.emax)
+    if rule.name == "even":  # m >= t, so the largest float64 below t
+        return float(np.nextafter(2 - 2.0 ** -(scheme.mantissa_bits + 1), 0))
+    return _NEVER
+
+
+def affine_spec(scheme: Scheme, rule: Rule) -> tuple[Any, ...]:
+    """The kernels' AffineSpec (kernels/table.h)."""
+    element = scheme.element
+    low, high = int(element.min), int(element.max)
+    if element.kind == "int" and (rule.name == "absmax" or "narrow" in rule.options):
+        low = -high
+    return (
+        element.bits,
+        low,
+        high,
+        INPUT_DTYPES.index(scheme.scale.dtype),
+        _OFFSETS[scheme.offset],
+        _AFFINE_RULES[rule.name],
+        int("no-zero" not in rule.options),
+        int("positive" in rule.options),
+    )
+
+
+def quantize_rows(
+    x: NDArray[Any],
+    scheme: Scheme,
+    rule: Rule,
+    *,
+    importance: NDArray[np.float64] | None = None,
+    min_byte: int = 0,
+    nan_block: bool = False,
+    threads: int | None = None,
+) -> QuantizedRows:
+    """Quantize a contiguous matrix along its last axis.
+
+    Args:
+        x: `(rows, length)`, float64, float32, float16 or bfloat16, C-contiguous.
+        scheme: what to make of it.
+        rule: how scales are chosen.
+        importance: float64 `(length,)`, weights of the squared error, or None.
+        min_byte: smallest E8M0 byte to use (MX).
+        nan_block: whether blocks with non-finite values become NaN blocks (MX).
+        threads: at most this many threads; None: all processors.
+
+    Raises:
+        MemoryError: no memory for the kernels' scratch space.
+    """
+    grid = BlockGrid(x.shape, 1, scheme.block_size)
+    rows, blocks, row_bytes = grid.rows, grid.blocks_per_row, grid.row_bytes(scheme.element.bits)
+    packed = np.empty((rows, row_bytes), np.uint8)
+    scales = np.empty((rows, blocks), scheme.scale.dtype)
+    offsets = _empty_offsets(scheme, (rows, blocks))
+    input_type = INPUT_DTYPES.index(x.dtype)
+    flat = (as_bytes(x), as_bytes(packed), as_bytes(scales))
+    flat_offsets = None if offsets is None else as_bytes(offsets)
+    size = _regroup(grid, scheme, importance)
+    spec = mx_spec(scheme, rule, min_byte, nan_block) if scheme.is_mx else affine_spec(scheme, rule)
+
+    def run(begin: int, end: int) -> NDArray[np.int64]:
+        events = np.zeros(len(EVENTS), np.int64)
+        part = (*size[:3], begin, end, size[3])
+        if scheme.is_mx:
+            done = _kernels.quantize_mx(flat[0], input_type, part, spec, flat[1], flat[2], events)
+        else:
+            done = _kernels.quantize_affine(
+                flat[0], input_type, part, spec, importance, flat[1], flat[2], flat_offsets, events
+            )
+        if not done:
+            raise MemoryError("no memory for the scratch space of a block")
+        return events
+
+    totals = sum(_split(run, size[0], x.size, threads), np.zeros(len(EVENTS), np.int64))
+    counts = dict(zip(EVENTS, (int(n) for n in totals), strict=True))
+    return QuantizedRows(packed, scales, offsets, counts)
+
+
+def dequantize_matrix(
+    scheme: Scheme,
+    grid: BlockGrid,
+    packed: NDArray[np.uint8],
+    scales: NDArray[Any],
+    offsets: NDArray[Any] | None,
+    out: NDArray[Any],
+    threads: int | None = None,
+) -> int:
+    """Decode canonical parts into `out`, contiguous `(rows, length)`, float32, float16 or bfloat16.
+
+    Returns:
+        How many finite values became infinite in a 16-bit `out`.
+    """
+    element = scheme.element
+    spec = (
+        element.bits,
+        int(not scheme.is_mx),
+        0 if scheme.is_mx else INPUT_DTYPES.index(scheme.scale.dtype),
+        _OFFSETS[scheme.offset],
+        INPUT_DTYPES.index(out.dtype),
+    )
+    values = element.values * np.float32(2.0**scheme.value_exponent)
+    flat = (as_bytes(packed), as_bytes(scales), None if offsets is None else as_bytes(offsets))
+    size = _regroup(grid, scheme, None)
+
+    def run(begin: int, end: int) -> int:
+        part = (*size[:3], begin, end, size[3])
+        return _kernels.dequantize(*flat, part, spec, values, as_bytes(out))
+
+    return sum(_split(run, size[0], out.size, threads))
+
+
+def choose_scale_mse(x: NDArray[np.float64], scheme: Scheme, span: int, headroom: int) -> int:
+    """The byte of least squared error among `base - span .. base + headroom`, ties to the larger."""
+    from_rules = Rule("mse", "mx", ("none",), "")
+    return _kernels.choose_scale_mse(x, mx_spec(scheme, from_rules, 0, False), span, headroom)
+
+
+def _empty_offsets(scheme: Scheme, shape: tuple[int, int]) -> NDArray[Any] | None:
+    if scheme.offset == "none":
+        return None
+    dtype = np.dtype(np.int32) if scheme.offset == "zero_point" else ELEMENTS["float16"].dtype
+    return np.empty(shape, dtype)
+
+
+def _regroup(
+    grid: BlockGrid, scheme: Scheme, importance: NDArray[np.float64] | None
+) -> tuple[int, int, int, int]:
+    """Rows, length, block size and row bytes for the kernels.
+
+    Rows of whole blocks that end on bytes may be cut anywhere between blocks; few long rows are cut into
+    their blocks so that threads find work.
+    """
+    bits, row_bytes = scheme.element.bits, grid.row_bytes(scheme.element.bits)
+    whole = not grid.has_partial_blocks and grid.block_size % 8 == 0 and grid.length > 0
+    if whole and importance is None and grid.rows < 64:
+        block_bytes = grid.block_size * bits // 8
+        return grid.n_blocks, grid.block_size, grid.block_size, block_bytes
+    return grid.rows, grid.length, grid.block_size, row_bytes
+
+
+def _split(run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None) -> list[Any]:
+    """Call `run(begin, end)` over ranges of rows; small work stays on the calling thread."""
+    if elements == 0 or rows == 0:
+        return []
+    count = min(thread_count(threads), rows, 1 + elements // _ELEMENTS_PER_THREAD)
+    if count == 1:
+        return [run(0, rows)]
+    pieces = min(rows, count * 4)
+    cuts = [rows * i // pieces for i in range(pieces + 1)]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, cuts[:-1], cuts[1:]))

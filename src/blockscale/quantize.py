@@ -1,0 +1,162 @@
+"""Quantizing: an array of any shape and strides to a BlockTensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .blocks import BlockGrid, block_grid
+from .errors import InputError, NonFiniteError, ScaleOverflowError, SchemeError
+from .native import INPUT_DTYPES, QuantizedRows, quantize_rows
+from .rules import Rule, rule_for
+from .schemes import Scheme
+from .schemes import scheme as find_scheme
+from .tensor import BlockTensor, QuantizeReport
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def quantize(
+    x: ArrayLike,
+    scheme: str | Scheme,
+    *,
+    axis: int = -1,
+    rule: str | Rule | None = None,
+    block_size: int | None = None,
+    importance: ArrayLike | None = None,
+    nonfinite: str = "error",
+    threads: int | None = None,
+    min_scale_byte: int = 0,
+) -> BlockTensor:
+    """Quantize an array.
+
+    Args:
+        x: float64, float32, float16 or bfloat16, rank 1 .. 64, any strides.
+        scheme: name of a scheme (`"mxfp4"`, `"int4"`, `"q8_0"` ...) or a Scheme.
+        axis: the axis along which blocks run; the reduction axis of the matmul that will use the weight.
+        rule: how scales are chosen; None: the scheme's default. docs/rules.md defines them all.
+        block_size: elements per block instead of the scheme's own.
+        importance: weights of the squared error, one per position along the axis, finite and >= 0; for the
+            rule `optimal`.
+        nonfinite: `"error"` refuses NaN, infinities and values beyond float32; `"nan-block"` marks an MX
+            block that has one as NaN (scale byte 255).
+        threads: at most this many threads; None: all processors. The result does not depend on it.
+        min_scale_byte: smallest E8M0 byte to use; 1 where the target has no byte 0 (Hurray).
+
+    Returns:
+        The BlockTensor; its `report` counts every inexact event.
+
+    Raises:
+        InputError: dtype, rank or importance that does not fit.
+        AxisError, BlockSizeError, SchemeError: an argument out of range.
+        NonFiniteError: non-finite values; names their number and the first index.
+        ScaleOverflowError: a scale beyond its type.
+
+    Source: docs/rules.md; OCP MX v1.0, 6.3; Hurray format, 3.3.
+    """
+    row = find_scheme(scheme, block_size=block_size)
+    chosen = rule_for(row, rule)
+    array = _as_float_array(x)
+    grid = block_grid(array.shape, axis, row.block_size)
+    if nonfinite not in ("error", "nan-block") or (nonfinite == "nan-block" and not row.is_mx):
+        raise SchemeError(
+            f"nonfinite={nonfinite!r} does not fit scheme {row.name}",
+            found=nonfinite,
+            field="nonfinite",
+            rule="only MX scales can say NaN",
+            hint="nonfinite='error'",
+        )
+    rows = np.ascontiguousarray(np.moveaxis(array, grid.axis, -1)).reshape(grid.rows, grid.length)
+    parts = quantize_rows(
+        rows,
+        row,
+        chosen,
+        importance=_check_importance(importance, chosen, grid),
+        min_byte=min_scale_byte,
+        nan_block=nonfinite == "nan-block",
+        threads=threads,
+    )
+    if parts.events["nonfinite"] and nonfinite == "error":
+        raise _nonfinite_error(array, parts.events["nonfinite"])
+    if parts.events["scale_overflow"]:
+        raise _overflow_error(rows, row, parts)
+    report = _report(chosen, grid, parts)
+    return BlockTensor(grid, row, parts.packed, parts.scales, parts.offsets, report)
+
+
+def _as_float_array(x: ArrayLike) -> NDArray[Any]:
+    array = np.asarray(x)
+    if array.dtype not in INPUT_DTYPES:
+        native = array.dtype.newbyteorder("=") if array.dtype.kind == "f" else array.dtype
+        if native in INPUT_DTYPES:
+            return array.astype(native)
+        raise InputError(
+            f"cannot quantize {array.dtype}",
+            found=array.dtype,
+            rule="float64, float32, float16 or bfloat16",
+            hint="x.astype(np.float32) if the numbers are weights",
+        )
+    return array
+
+
+def _check_importance(
+    importance: ArrayLike | None, rule: Rule, grid: BlockGrid
+) -> NDArray[np.float64] | None:
+    if importance is None:
+        return None
+    if not rule.takes_importance:
+        raise SchemeError(
+            f"rule {rule.name!r} does not weigh errors", field="importance", hint="rule='optimal'"
+        )
+    weights = np.array(importance, dtype=np.float64, order="C")
+    if weights.shape != (grid.length,):
+        raise InputError(
+            f"importance has shape {weights.shape}, the axis {grid.length} positions",
+            found=weights.shape,
+            field="importance",
+        )
+    bad = ~np.isfinite(weights) | (weights < 0)
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise InputError(
+            f"{int(bad.sum())} importances are negative or not finite, the first is {weights[first]} "
+            f"at position {first}",
+            found=float(weights[first]),
+            field="importance",
+        )
+    return weights
+
+
+def _report(rule: Rule, grid: BlockGrid, parts: QuantizedRows) -> QuantizeReport:
+    counts = {k: n for k, n in parts.events.items() if k not in ("nonfinite", "scale_overflow")}
+    return QuantizeReport(str(rule), grid.rows * grid.length, grid.n_blocks, **counts)
+
+
+def _nonfinite_error(array: NDArray[Any], count: int) -> NonFiniteError:
+    values = array.astype(np.float64)
+    first = np.argwhere(~(np.abs(values) <= _FLOAT32_MAX))[0]
+    index = tuple(int(i) for i in first)
+    found = float(values[index])
+    return NonFiniteError(
+        f"{count} of {array.size} values are NaN, infinite or beyond float32; "
+        f"the first is {found} at index {list(index)}",
+        found=found,
+        rule="only finite float32 values can be quantized",
+        hint="mend the source; nonfinite='nan-block' marks such MX blocks as NaN",
+    )
+
+
+def _overflow_error(rows: NDArray[Any], scheme: Scheme, parts: QuantizedRows) -> ScaleOverflowError:
+    amax = float(np.max(np.abs(rows.astype(np.float64)))) if rows.size else 0.0
+    return ScaleOverflowError(
+        f"{parts.events['scale_overflow']} of {parts.scales.size} blocks need a scale beyond "
+        f"{scheme.scale.name} (largest {scheme.scale.max:g}); the largest magnitude is {amax:g}",
+        found=amax,
+        field="scales",
+        rule="a scale is finite in its stored type",
+        hint="bfloat16 or float32 scales: scheme(..., scale='bfloat16')"
+        if scheme.offset != "minimum"
+        else "another scheme, such as uint4 with bfloat16 scales",
+    )

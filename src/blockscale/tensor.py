@@ -1,0 +1,430 @@
+"""BlockTensor: one block-scaled tensor in memory, an immutable value. It never knows files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from .blocks import BlockGrid, block_grid
+from .dequantize import dequantize_rows
+from .errors import InputError, SchemeError
+from .metrics import BlockErrors, TensorError, measure_error
+from .packing import pack_codes, unpack_codes
+from .schemes import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeReport:
+    """Every inexact event of a quantization, counted (docs/rules.md, "Events").
+
+    Attributes:
+        rule: the rule that chose the scales.
+        elements: elements of the tensor.
+        blocks: blocks of the tensor.
+        saturated: elements whose code was clamped to the end of the range.
+        saturated_blocks: blocks with at least one of them.
+        zeroed: elements that are not zero and whose code decodes to zero.
+        zero_blocks: blocks whose elements are all zero.
+        scales_raised: scales that would have been stored as zero.
+        scales_clamped: MX exponents clamped at either end.
+        nan_blocks: blocks marked NaN on request.
+        unweighted_blocks: blocks whose importances were all zero.
+    """
+
+    rule: str = ""
+    elements: int = 0
+    blocks: int = 0
+    saturated: int = 0
+    saturated_blocks: int = 0
+    zeroed: int = 0
+    zero_blocks: int = 0
+    scales_raised: int = 0
+    scales_clamped: int = 0
+    nan_blocks: int = 0
+    unweighted_blocks: int = 0
+
+    @property
+    def saturated_share(self) -> float:
+        """Share of elements that saturated."""
+        return self.saturated / self.elements if self.elements else 0.0
+
+    @property
+    def saturated_block_share(self) -> float:
+        """Share of blocks in which something saturated."""
+        return self.saturated_blocks / self.blocks if self.blocks else 0.0
+
+    def __add__(self, other: QuantizeReport) -> QuantizeReport:
+        """Counts of two parts of one tensor (or of two tensors) together."""
+        counts = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[1:]}
+        return QuantizeReport(self.rule or other.rule, **counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockTensor:
+    """Codes, scales and offsets of one tensor, in canonical form.
+
+    The canonical form has the block axis last: `rows` lines along the axis, each padded to whole blocks with
+    zero bits and packed as `packing` says.
+
+    Attributes:
+        grid: shape, axis and block size.
+        scheme: what the numbers mean; its block size is the grid's.
+        packed: uint8 `(rows, row_bytes)`, packed codes.
+        row_scales: `(rows, blocks_per_row)` of the scheme's scale dtype.
+        row_offsets: `(rows, blocks_per_row)` int32 zero points or float16 minimums, or None.
+        report: what quantizing cost, if this tensor was quantized here.
+    """
+
+    grid: BlockGrid
+    scheme: Scheme
+    packed: NDArray[np.uint8]
+    row_scales: NDArray[Any]
+    row_offsets: NDArray[Any] | None = None
+    report: QuantizeReport | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check shapes and dtypes of the parts; values are checked by `validate`."""
+        grid, scheme = self.grid, self.scheme
+        blocks = (grid.rows, grid.blocks_per_row)
+        _check_part(
+            "packed",
+            self.packed,
+            (grid.rows, grid.row_bytes(scheme.element.bits)),
+            np.dtype(np.uint8),
+        )
+        _check_part("scales", self.row_scales, blocks, scheme.scale.dtype)
+        wanted = offset_dtype(scheme)
+        if (self.row_offsets is None) != (wanted is None):
+            raise SchemeError(
+                f"{scheme.name} has offset {scheme.offset!r}, but offsets are "
+                f"{'missing' if self.row_offsets is None else 'given'}"
+            )
+        if self.row_offsets is not None and wanted is not None:
+            _check_part(scheme.offset, self.row_offsets, blocks, wanted)
+        for part in (self.packed, self.row_scales, self.row_offsets):
+            if part is not None:
+                part.flags.writeable = False
+
+    @classmethod
+    def from_parts(
+        cls,
+        scheme: Scheme,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        *,
+        zero_points: ArrayLike | None = None,
+        minimums: ArrayLike | None = None,
+        axis: int = -1,
+    ) -> BlockTensor:
+        """Make a BlockTensor from unpacked parts, as a loader has them.
+
+        Args:
+            scheme: what the numbers mean.
+            codes: the tensor's shape; the element's dtype, or integers (bit patterns for float elements).
+            scales: the tensor's shape with `shape[axis]` replaced by the block count; the scale's dtype
+                (E8M0: bytes as uint8 are fine).
+            zero_points: int32, shaped as scales; for schemes with zero points.
+            minimums: float16, shaped as scales; for schemes with minimums.
+            axis: the blocked axis.
+
+        Raises:
+            InputError: shapes or dtypes that do not fit.
+        """
+        raw = np.asarray(codes)
+        grid = block_grid(raw.shape, axis, scheme.block_size)
+        rows = _bit_patterns(_to_rows(raw, grid, grid.length), scheme)
+        padded = np.zeros((grid.rows, grid.padded_length), np.uint8)
+        padded[:, : grid.length] = rows
+        offsets = {"none": None, "zero_point": zero_points, "minimum": minimums}[scheme.offset]
+        wanted = offset_dtype(scheme)
+        return cls(
+            grid,
+            scheme,
+            pack_codes(padded, scheme.element.bits),
+            _block_rows("scales", scales, grid, scheme.scale.dtype),
+            None if offsets is None or wanted is None else _block_rows(scheme.offset, offsets, grid, wanted),
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor."""
+        return self.grid.shape
+
+    @property
+    def axis(self) -> int:
+        """The blocked axis."""
+        return self.grid.axis
+
+    @property
+    def block_size(self) -> int:
+        """Elements per block."""
+        return self.grid.block_size
+
+    @property
+    def ndim(self) -> int:
+        """Rank of the tensor."""
+        return len(self.grid.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.grid.rows * self.grid.length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes, scales and offsets."""
+        parts = (self.packed, self.row_scales, self.row_offsets)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    @property
+    def bits_per_element(self) -> float:
+        """Stored bits per element, parameters and padding included."""
+        return 8 * self.nbytes / self.size if self.size else self.scheme.bits_per_element
+
+    @property
+    def scales(self) -> NDArray[Any]:
+        """Scales at the tensor's rank: its shape with `shape[axis]` replaced by the block count.
+
+        MX scales are ml_dtypes float8_e8m0fnu; `.view(np.uint8)` gives the biased exponents.
+        """
+        return self._block_view(self.row_scales)
+
+    @property
+    def zero_points(self) -> NDArray[np.int32] | None:
+        """Zero points (int32, the number subtracted from the code), shaped as `scales`, or None."""
+        return self._offset_view("zero_point")
+
+    @property
+    def minimums(self) -> NDArray[Any] | None:
+        """Minimums (added to the product), shaped as `scales`, or None."""
+        return self._offset_view("minimum")
+
+    def codes(self) -> NDArray[Any]:
+        """Unpacked codes: the tensor's shape, the element's dtype (ml_dtypes for small types)."""
+        grid, element = self.grid, self.scheme.element
+        rows = unpack_codes(self.packed, element.bits, grid.padded_length)[:, : grid.length]
+        if element.kind == "int" and element.bits < 8:  # ml_dtypes wants the sign extended
+            rows = ((rows ^ (1 << (element.bits - 1))).astype(np.int8) - (1 << (element.bits - 1))).view(
+                np.uint8
+            )
+        return self._tensor_view(np.ascontiguousarray(rows).view(element.dtype))
+
+    def dequantize(
+        self,
+        dtype: DTypeLike = np.float32,
+        out: NDArray[Any] | None = None,
+        *,
+        threads: int | None = None,
+    ) -> NDArray[Any]:
+        """The values that the tensor stands for.
+
+        Args:
+            dtype: float32, float16 or bfloat16.
+            out: array of the tensor's shape to write into; any strides; decides the dtype if given.
+            threads: at most this many threads; None: as many as there are processors.
+
+        Returns:
+            ndarray of the tensor's shape (`out` if given); the same bits whatever `threads` is.
+
+        Raises:
+            InputError: dtype or `out` that does not fit.
+            OverflowingValueError: a finite value beyond float16.
+
+        Source: Hurray format, 3 (common arithmetic), 3.3, 3.5; docs/rules.md.
+        """
+        return dequantize_rows(
+            self.scheme,
+            self.grid,
+            self.packed,
+            self.row_scales,
+            self.row_offsets,
+            dtype,
+            out,
+            threads,
+        )
+
+    def error(self, reference: ArrayLike, *, per: str | None = None) -> TensorError | BlockErrors:
+        """How far the decoded values are from `reference` (same shape).
+
+        Args:
+            reference: the original values.
+            per: None for one TensorError; `"block"` or `"channel"` for arrays of the same figures, shaped as
+                `scales`, or as the tensor without the axis.
+        """
+        return measure_error(np.asarray(reference), self.dequantize(), self._limits(), self.grid, per)
+
+    def validate(self) -> None:
+        """Check the values of scales against the scheme.
+
+        Raises:
+            InputError: an affine scale that is zero, NaN or infinite; names the count and the first one.
+        """
+        if self.scheme.is_mx:
+            return  # every byte means something: 0 .. 254 a power of two, 255 a NaN block
+        values = self.row_scales.astype(np.float64)
+        bad = ~np.isfinite(values) | (values == 0)
+        if bad.any():
+            first = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise InputError(
+                f"{int(bad.sum())} of {bad.size} scales are zero, NaN or infinite, "
+                f"the first is {values[first]} at row {first[0]}, block {first[1]}",
+                found=float(values[first]),
+                field="scales",
+                rule="an affine scale is finite and not zero (Hurray format, 3.6 rule 20)",
+            )
+
+    def same_bits(self, other: BlockTensor) -> bool:
+        """True if shape, axis, scheme, codes, scales and offsets are equal bit for bit."""
+        if (self.grid, self.scheme) != (other.grid, other.scheme):
+            return False
+        mine = (self.packed, self.row_scales, self.row_offsets)
+        theirs = (other.packed, other.row_scales, other.row_offsets)
+        return all(
+            a is b or (a is not None and b is not None and a.tobytes() == b.tobytes())
+            for a, b in zip(mine, theirs, strict=True)
+        )
+
+    def __getitem__(self, index: int | slice) -> BlockTensor:
+        """Slice along the first dimension, which must not be the blocked axis; nothing is copied.
+
+        Raises:
+            InputError: the first dimension is blocked, or the step is not 1.
+        """
+        grid = self.grid
+        if grid.axis == 0:
+            raise InputError(
+                "the first dimension carries the blocks and cannot be sliced",
+                found=grid.axis,
+                rule="slices take whole rows",
+                hint="dequantize() first, or slice another way",
+            )
+        span = range(grid.shape[0])[index]
+        if isinstance(span, int):
+            start, count, shape, axis = span, 1, grid.shape[1:], grid.axis - 1
+        else:
+            if span.step != 1:
+                raise InputError(f"step {span.step} is not supported", rule="slices have step 1")
+            start, count = span.start, len(span)
+            shape, axis = (count, *grid.shape[1:]), grid.axis
+        per = grid.rows // grid.shape[0] if grid.shape[0] else 0
+        rows = slice(start * per, (start + count) * per)
+        offsets = None if self.row_offsets is None else self.row_offsets[rows]
+        part = BlockGrid(shape, axis, grid.block_size)
+        return BlockTensor(part, self.scheme, self.packed[rows], self.row_scales[rows], offsets)
+
+    def __len__(self) -> int:
+        """Size of the first dimension."""
+        return self.grid.shape[0]
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """NumPy's protocol: the dequantized values."""
+        if copy is False:
+            raise ValueError("a BlockTensor becomes an array only by dequantizing, which copies")
+        values = self.dequantize()
+        return values if dtype is None else values.astype(dtype)
+
+    def __repr__(self) -> str:
+        """Shape, scheme, axis and size."""
+        return (
+            f"BlockTensor(shape={self.shape}, scheme={self.scheme.name!r} ({self.scheme.describe()}), "
+            f"axis={self.axis}, {self.bits_per_element:.3g} bits per element)"
+        )
+
+    def _block_view(self, rows: NDArray[Any]) -> NDArray[Any]:
+        grid = self.grid
+        return np.moveaxis(rows.reshape(*grid.outer_shape, grid.blocks_per_row), -1, grid.axis)
+
+    def _tensor_view(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return np.moveaxis(rows.reshape(*self.grid.outer_shape, self.grid.length), -1, self.grid.axis)
+
+    def _offset_view(self, offset: str) -> NDArray[Any] | None:
+        if self.row_offsets is None or self.scheme.offset != offset:
+            return None
+        return self._block_view(self.row_offsets)
+
+    def _limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Smallest and largest value that each block can hold, float64 `(rows, blocks_per_row)`.
+
+        Integer codes round, so their limit lies half a step beyond the last code.
+        """
+        scheme = self.scheme
+        scales: NDArray[np.float64] = self.row_scales.astype(np.float64)
+        if scheme.is_mx:
+            top = scales * scheme.max_value
+            return -top, top
+        low, high = scheme.element.min - 0.5, scheme.element.max + 0.5
+        if scheme.offset == "zero_point" and self.row_offsets is not None:
+            z = self.row_offsets.astype(np.float64)
+            ends = scales * (low - z), scales * (high - z)
+        else:
+            shift = np.float64(0) if self.row_offsets is None else self.row_offsets.astype(np.float64)
+            ends = scales * low + shift, scales * high + shift
+        return np.minimum(*ends), np.maximum(*ends)
+
+
+def offset_dtype(scheme: Scheme) -> np.dtype[Any] | None:
+    """Dtype of the offsets of a scheme, or None."""
+    if scheme.offset == "zero_point":
+        return np.dtype(np.int32)
+    return scheme.scale.dtype if scheme.offset == "minimum" else None
+
+
+def _check_part(name: str, part: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if part.shape != shape or part.dtype != dtype or not part.flags.c_contiguous:
+        raise InputError(
+            f"{name} are {part.dtype} {part.shape}, need contiguous {dtype} {shape}",
+            found=part.shape,
+            field=name,
+        )
+
+
+def _to_rows(array: NDArray[Any], grid: BlockGrid, length: int) -> NDArray[Any]:
+    return np.ascontiguousarray(np.moveaxis(array, grid.axis, -1)).reshape(grid.rows, length)
+
+
+def _block_rows(name: str, values: ArrayLike, grid: BlockGrid, dtype: np.dtype[Any]) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.shape != grid.scale_shape:
+        raise InputError(
+            f"{name} have shape {array.shape}, need {grid.scale_shape}",
+            found=array.shape,
+            field=name,
+            rule="one per block: the tensor's shape with the axis replaced by the block count",
+        )
+    if array.dtype != dtype:
+        as_bytes = dtype.itemsize == 1 and array.dtype == np.uint8
+        if as_bytes:
+            array = array.view(dtype)
+        elif dtype == np.int32 and np.issubdtype(array.dtype, np.integer):
+            info = np.iinfo(np.int32)
+            if array.size and (array.min() < info.min or array.max() > info.max):
+                raise InputError(f"{name} do not fit int32", field=name)
+            array = array.astype(np.int32)
+        else:
+            raise InputError(f"{name} are {array.dtype}, need {dtype}", found=array.dtype, field=name)
+    return _to_rows(array, grid, grid.blocks_per_row).copy()
+
+
+def _bit_patterns(rows: NDArray[Any], scheme: Scheme) -> NDArray[np.uint8]:
+    element = scheme.element
+    if rows.dtype == element.dtype:
+        return rows.view(np.uint8) & np.uint8((1 << element.bits) - 1)
+    if not np.issubdtype(rows.dtype, np.integer):
+        raise InputError(
+            f"codes are {rows.dtype}, need {element.dtype} or integers",
+            found=rows.dtype,
+            field="codes",
+        )
+    if element.kind in ("int", "uint"):
+        low, high = int(element.min), int(element.max)
+    else:
+        low, high = 0, (1 << element.bits) - 1
+    if rows.size and (rows.min() < low or rows.max() > high):
+        raise InputError(
+            f"codes lie in {rows.min()} .. {rows.max()}, {element.name} holds {low} .. {high}",
+            field="codes",
+        )
+    return (rows.astype(np.int64) & ((1 << element.bits) - 1)).astype(np.uint8)
