@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .blocks import BlockGrid
+from .blocks import BlockGrid, copy_in_bands
 from .elements import ELEMENTS
 from .errors import InputError, OverflowingValueError
 from .native import dequantize_matrix
@@ -85,21 +85,17 @@ def _through_slabs(
     threads: int | None,
 ) -> int:
     """Decode some rows at a time into a buffer, then copy to wherever they belong."""
+    lines = grid.outer_shape[-1] if grid.outer_shape else 1
     step = max(1, _SLAB_BYTES // max(1, grid.length * moved.dtype.itemsize))
     lost = 0
-    for begin in range(0, grid.rows, step):
-        end = min(begin + step, grid.rows)
-        part = BlockGrid((end - begin, grid.length), 1, grid.block_size)
-        buffer = np.empty((end - begin, grid.length), moved.dtype)
-        lost += dequantize_matrix(
-            scheme,
-            part,
-            packed[begin:end],
-            scales[begin:end],
-            None if offsets is None else offsets[begin:end],
-            buffer,
-            threads,
-        )
-        index = np.unravel_index(np.arange(begin, end), grid.outer_shape) if grid.outer_shape else ()
-        moved[index] = buffer if grid.outer_shape else buffer[0]
+    for outer, index in enumerate(np.ndindex(*grid.outer_shape[:-1])):
+        target = moved[index].reshape(lines, grid.length) if moved.ndim == 1 else moved[index]
+        for begin in range(0, lines, step):
+            end = min(begin + step, lines)
+            rows = slice(outer * lines + begin, outer * lines + end)
+            buffer = np.empty((end - begin, grid.length), moved.dtype)
+            part = BlockGrid(buffer.shape, 1, grid.block_size)
+            shifts = None if offsets is None else offsets[rows]
+            lost += dequantize_matrix(scheme, part, packed[rows], scales[rows], shifts, buffer, threads)
+            copy_in_bands(buffer, target[begin:end])
     return lost

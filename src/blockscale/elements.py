@@ -77,7 +77,7 @@ class Element:
             raise SchemeError(f"{self.name} has too many codes for a table of values")
         codes = np.arange(1 << self.bits, dtype=np.int64)
         if self.kind == "uint":
-            return np.asarray(codes, dtype=np.float32)
+            return codes.astype(np.float32)
         if self.kind == "int":
             half = 1 << (self.bits - 1)
             return np.asarray(codes - (codes >= half) * 2 * half, dtype=np.float32)

@@ -38,7 +38,7 @@ from .packing import pack_codes, unpack_codes
 from .rules import rule_for
 from .schemes import Scheme
 from .schemes import scheme as find_scheme
-from .tensor import BlockTensor, QuantizeReport
+from .tensor import BlockTensor
 
 
 def choose_scale(block: ArrayLike, *, rule: str = "floor", scheme: str | Scheme = "mxfp4") -> int:
@@ -121,7 +121,7 @@ def raise_scales(w: BlockTensor) -> BlockTensor:
     zeroed = 0
     for r in rows:
         zeroed += _raise_row(w, int(r), packed, scales)
-    old = w.report or QuantizeReport()
+    old = w.report
     raised = int((bytes_ == 0).sum())
     report = replace(old, scales_raised=old.scales_raised + raised, zeroed=old.zeroed + zeroed)
     return BlockTensor(w.grid, w.scheme, packed, scales, None, report)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .blocks import BlockGrid, block_grid
+from .blocks import BlockGrid, as_rows, block_grid
 from .errors import InputError, NonFiniteError, ScaleOverflowError, SchemeError
 from .native import INPUT_DTYPES, QuantizedRows, quantize_rows
 from .rules import Rule, rule_for
@@ -68,7 +68,7 @@ def quantize(
             rule="only MX scales can say NaN",
             hint="nonfinite='error'",
         )
-    rows = np.ascontiguousarray(np.moveaxis(array, grid.axis, -1)).reshape(grid.rows, grid.length)
+    rows = as_rows(array, grid.axis)
     parts = quantize_rows(
         rows,
         row,
@@ -78,8 +78,10 @@ def quantize(
         nan_block=nonfinite == "nan-block",
         threads=threads,
     )
-    if parts.events["nonfinite"] and nonfinite == "error":
-        raise _nonfinite_error(array, parts.events["nonfinite"])
+    bad = find_nonfinite(array) if parts.events["nonfinite"] and nonfinite == "error" else None
+    if bad is not None:
+        index = tuple(int(i) for i in np.unravel_index(bad[1], array.shape))
+        raise nonfinite_error(bad[0], array.size, index, bad[2])
     if parts.events["scale_overflow"]:
         raise _overflow_error(rows, row, parts)
     report = _report(chosen, grid, parts)
@@ -134,13 +136,20 @@ def _report(rule: Rule, grid: BlockGrid, parts: QuantizedRows) -> QuantizeReport
     return QuantizeReport(str(rule), grid.rows * grid.length, grid.n_blocks, **counts)
 
 
-def _nonfinite_error(array: NDArray[Any], count: int) -> NonFiniteError:
-    values = array.astype(np.float64)
-    first = np.argwhere(~(np.abs(values) <= _FLOAT32_MAX))[0]
-    index = tuple(int(i) for i in first)
-    found = float(values[index])
+def find_nonfinite(array: NDArray[Any]) -> tuple[int, int, float] | None:
+    """Count, flat index of the first, and value of the first of the values that cannot be quantized."""
+    values = array.astype(np.float64).reshape(-1)
+    bad = ~(np.abs(values) <= _FLOAT32_MAX)
+    if not bad.any():
+        return None
+    first = int(np.argmax(bad))
+    return int(bad.sum()), first, float(values[first])
+
+
+def nonfinite_error(count: int, size: int, index: tuple[int, ...], found: float) -> NonFiniteError:
+    """The error for `count` of `size` values, the first at `index`."""
     return NonFiniteError(
-        f"{count} of {array.size} values are NaN, infinite or beyond float32; "
+        f"{count} of {size} values are NaN, infinite or beyond float32; "
         f"the first is {found} at index {list(index)}",
         found=found,
         rule="only finite float32 values can be quantized",

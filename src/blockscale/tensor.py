@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .blocks import BlockGrid, block_grid
+from .blocks import BlockGrid, as_rows, block_grid
 from .dequantize import dequantize_rows
 from .errors import InputError, SchemeError
 from .metrics import BlockErrors, TensorError, measure_error
@@ -75,7 +75,7 @@ class BlockTensor:
         packed: uint8 `(rows, row_bytes)`, packed codes.
         row_scales: `(rows, blocks_per_row)` of the scheme's scale dtype.
         row_offsets: `(rows, blocks_per_row)` int32 zero points or float16 minimums, or None.
-        report: what quantizing cost, if this tensor was quantized here.
+        report: what quantizing cost; all zero for a tensor that was not quantized here.
     """
 
     grid: BlockGrid
@@ -83,7 +83,7 @@ class BlockTensor:
     packed: NDArray[np.uint8]
     row_scales: NDArray[Any]
     row_offsets: NDArray[Any] | None = None
-    report: QuantizeReport | None = field(default=None, repr=False)
+    report: QuantizeReport = field(default=QuantizeReport(), repr=False)
 
     def __post_init__(self) -> None:
         """Check shapes and dtypes of the parts; values are checked by `validate`."""
@@ -135,7 +135,7 @@ class BlockTensor:
         """
         raw = np.asarray(codes)
         grid = block_grid(raw.shape, axis, scheme.block_size)
-        rows = _bit_patterns(_to_rows(raw, grid, grid.length), scheme)
+        rows = _bit_patterns(as_rows(raw, grid.axis), scheme)
         padded = np.zeros((grid.rows, grid.padded_length), np.uint8)
         padded[:, : grid.length] = rows
         offsets = {"none": None, "zero_point": zero_points, "minimum": minimums}[scheme.offset]
@@ -246,7 +246,15 @@ class BlockTensor:
             threads,
         )
 
-    def error(self, reference: ArrayLike, *, per: str | None = None) -> TensorError | BlockErrors:
+    @overload
+    def error(self, reference: ArrayLike, *, per: None = None) -> TensorError: ...
+
+    @overload
+    def error(self, reference: ArrayLike, *, per: Literal["block", "channel"]) -> BlockErrors: ...
+
+    def error(
+        self, reference: ArrayLike, *, per: Literal["block", "channel"] | None = None
+    ) -> TensorError | BlockErrors:
         """How far the decoded values are from `reference` (same shape).
 
         Args:
@@ -381,10 +389,6 @@ def _check_part(name: str, part: NDArray[Any], shape: tuple[int, ...], dtype: np
         )
 
 
-def _to_rows(array: NDArray[Any], grid: BlockGrid, length: int) -> NDArray[Any]:
-    return np.ascontiguousarray(np.moveaxis(array, grid.axis, -1)).reshape(grid.rows, length)
-
-
 def _block_rows(name: str, values: ArrayLike, grid: BlockGrid, dtype: np.dtype[Any]) -> NDArray[Any]:
     array = np.asarray(values)
     if array.shape != grid.scale_shape:
@@ -405,7 +409,7 @@ def _block_rows(name: str, values: ArrayLike, grid: BlockGrid, dtype: np.dtype[A
             array = array.astype(np.int32)
         else:
             raise InputError(f"{name} are {array.dtype}, need {dtype}", found=array.dtype, field=name)
-    return _to_rows(array, grid, grid.blocks_per_row).copy()
+    return as_rows(array, grid.axis).copy()
 
 
 def _bit_patterns(rows: NDArray[Any], scheme: Scheme) -> NDArray[np.uint8]:

@@ -52,10 +52,10 @@ class AtomicFile:
         check_output(self.path, overwrite=overwrite)
         self._partial = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.partial")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        self._fd = self._guard(lambda: os.open(self._partial, flags, 0o666))
+        self._fd = self._guard(os.open, self._partial, flags, 0o666)
         if size is not None:
             try:
-                self._guard(lambda: _reserve(self._fd, size))
+                self._guard(_reserve, self._fd, size)
             except BaseException:
                 self.abort()
                 raise
@@ -67,27 +67,31 @@ class AtomicFile:
             return
         view = view.cast("B")
         while len(view):
-            n = self._guard(lambda: os.pwrite(self._fd, view, offset))
+            n = self._guard(os.pwrite, self._fd, view, offset)
             view = view[n:]
             offset += n
 
     def commit(self) -> None:
         """Make the file durable and give it its name."""
-        self._guard(lambda: os.fsync(self._fd))
+        self._guard(os.fsync, self._fd)
         fd, self._fd = self._fd, -1
-        self._guard(lambda: os.close(fd))  # network file systems may report a full disk only here
+        self._guard(os.close, fd)  # network file systems may report a full disk only here
+        self._give_name()
+        _sync_folder(self.path.parent)
+
+    def _give_name(self) -> None:
         if self._overwrite:
-            self._guard(lambda: os.replace(self._partial, self.path))
+            self._guard(self._partial.replace, self.path)
             return
         try:  # a link refuses an existing name atomically, a rename would overwrite it
-            os.link(self._partial, self.path)
+            self.path.hardlink_to(self._partial)
         except FileExistsError:
             self.abort()
             check_output(self.path, overwrite=False)
             raise OutputError("the output came and went meanwhile", file=str(self.path)) from None
         except OSError:  # a file system without links
             check_output(self.path, overwrite=False)
-            self._guard(lambda: os.replace(self._partial, self.path))
+            self._guard(self._partial.replace, self.path)
             return
         self._partial.unlink(missing_ok=True)
 
@@ -119,9 +123,9 @@ class AtomicFile:
             self.abort()
             raise
 
-    def _guard(self, action: Callable[[], Any]) -> Any:
+    def _guard(self, action: Callable[..., Any], *args: Any) -> Any:
         try:
-            return action()
+            return action(*args)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             need = f" ({self._size:,} bytes are needed)" if full and self._size else ""
@@ -130,6 +134,16 @@ class AtomicFile:
                 file=str(self.path),
                 hint="free space or choose another disk" if full else None,
             ) from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name durable, where the system lets folders be synced."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def _reserve(fd: int, size: int) -> None:

@@ -1,0 +1,293 @@
+"""Reading `.hrry` files lazily: the frame and every descriptor checked first, the data mapped."""
+
+from __future__ import annotations
+
+import difflib
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BlockscaleError, ContainerError, DescriptorError, FormatError, InputError, error_context
+from ..hurray.descriptor import TensorDescriptor, find_violations
+from ..hurray.filemap import FILE_MAGIC, FileMap, IndexEntry, align_up, read_file_map
+from ..hurray.layouts import ROW_MAJOR
+from ..hurray.rules import RULES, broken_file
+from ..hurray.tensors import Tensor, decode_tensor, validate_values
+from .base import read_exactly
+from .hrry_writer import HrryWriter, write_hrry
+from .sniff import PEEK, open_input, recognise_foreign
+
+__all__ = ["HrryEntry", "HrryFile", "HrryWriter", "find_problems", "write_hrry"]
+
+
+@dataclass(frozen=True, slots=True)
+class HrryEntry:
+    """A tensor in a file.
+
+    Attributes:
+        name: its name.
+        descriptor: what the file says about it.
+        descriptor_offset: byte of the file where the descriptor begins.
+        data_offset: byte where buffer 0 begins.
+        data_length: bytes from there to the end of the last buffer.
+        buffer_offsets: byte where each buffer begins.
+    """
+
+    name: str
+    descriptor: TensorDescriptor
+    descriptor_offset: int
+    data_offset: int
+    data_length: int
+    buffer_offsets: tuple[int, ...]
+
+
+class HrryFile:
+    """A `.hrry` file that is open for reading.
+
+    Everything but the data is read and checked at once; data are mapped and checked when they are asked for.
+    Safe to use from several threads. Arrays handed out stay valid after closing; they show the file itself,
+    so nobody may shorten it meanwhile (the system would stop the process).
+
+    Attributes:
+        path: the file.
+        metadata: its key-value metadata: str, int, float, bool, bytes, or lists of one of these; integers
+            that the file holds unsigned are `U64`, so that they are written back as they were.
+        entries: name to HrryEntry, in the order of the index.
+        problems: what strict reading would have refused (permissive only).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, permissive: bool = False) -> None:
+        """Open a file and check its frame and descriptors.
+
+        Args:
+            path: the file.
+            permissive: keep tensors of unknown type, layout or scheme, whose data are not interpreted, and
+                let pass partial blocks without padding, scale bytes 0x00 and 0xFF, reserved bytes of handles.
+
+        Raises:
+            InputError: there is no such file, or it cannot be read.
+            ContainerError: the file breaks a rule of the container, or is of another kind.
+            DescriptorError: a descriptor breaks a rule; names the tensor, the field and its offset.
+        """
+        self.path = Path(path)
+        self.permissive = permissive
+        self._fd = -1
+        self._bytes: NDArray[np.uint8] | None
+        self._fd, self._bytes = _map_file(self.path)
+        try:
+            with error_context(file=str(self.path)):
+                file_map = _read_frame(self._mapped())
+                self.metadata: dict[str, Any] = file_map.metadata
+                self.problems: list[DescriptorError] = []
+                self.entries = {row.name: self._read_entry(row, file_map) for row in file_map.entries}
+        except BaseException:
+            self.close()
+            raise
+
+    def descriptor(self, name: str) -> TensorDescriptor:
+        """The descriptor of a tensor; InputError if there is no such tensor."""
+        return self._entry(name).descriptor
+
+    def buffer(self, name: str, i: int) -> NDArray[np.uint8]:
+        """Buffer `i` of a tensor: uint8 `(n,)`, a read-only view of the mapped file.
+
+        Raises:
+            InputError: there is no such tensor or buffer.
+        """
+        start, size = self._region(name, i)
+        return self._mapped()[start : start + size]
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor: an ndarray, a BlockTensor, or a HurrayTensor for the other schemes.
+
+        Nothing is copied where the layout is the one in memory.
+
+        Raises:
+            InputError: there is no such tensor.
+            DescriptorError: a scale or zero point that its scheme forbids.
+            UnsupportedError: data that must not be interpreted, or that this library cannot.
+        """
+        entry = self._entry(name)
+        buffers = [self.buffer(name, i) for i in range(len(entry.descriptor.buffers))]
+        with error_context(file=str(self.path), tensor=name):
+            return decode_tensor(entry.descriptor, buffers, permissive=self.permissive)
+
+    def plain_dtype(self, name: str) -> np.dtype[Any] | None:
+        """Dtype of a tensor whose buffer 0 is its elements, row-major, whole bytes; else None."""
+        d = self.descriptor(name)
+        kind = d.type
+        if kind is None or kind.is_packed or d.quantization is not None:
+            return None
+        is_plain = d.layout == ROW_MAJOR and d.byte_offset == 0 and kind.name != "float8_e8m0"
+        return kind.dtype if is_plain else None
+
+    def read_bytes(self, name: str, i: int, start: int, stop: int) -> NDArray[np.uint8]:
+        """Bytes `start` to `stop` of buffer `i` in new memory, read from the file (not mapped).
+
+        Raises:
+            InputError: there is no such tensor, buffer or range.
+            ContainerError: the file has become shorter.
+        """
+        at, size = self._region(name, i)
+        if not 0 <= start <= stop <= size:
+            raise InputError(
+                f"bytes {start} to {stop} of a buffer of {size} bytes", file=str(self.path), tensor=name
+            )
+        self._mapped()
+        out = np.empty(stop - start, np.uint8)
+        if out.size:
+            read_exactly(self._fd, at + start, out.data, file=str(self.path))
+        return out
+
+    def close(self) -> None:
+        """Close the file; arrays handed out stay valid."""
+        self._bytes = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> HrryFile:
+        """Return the file itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+    def __contains__(self, name: object) -> bool:
+        """True if there is a tensor of that name."""
+        return name in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        """Names in the order of the index."""
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        """Path and number of tensors."""
+        return f"HrryFile({str(self.path)!r}, {len(self.entries)} tensors)"
+
+    def _mapped(self) -> NDArray[np.uint8]:
+        if self._bytes is None:
+            raise InputError("the file is closed", file=str(self.path))
+        return self._bytes
+
+    def _entry(self, name: str) -> HrryEntry:
+        if name not in self.entries:
+            near = difflib.get_close_matches(str(name), self.entries, 1)
+            hint = f"did you mean {near[0]!r}?" if near else None
+            raise InputError("there is no such tensor", file=str(self.path), tensor=str(name), hint=hint)
+        return self.entries[name]
+
+    def _region(self, name: str, i: int) -> tuple[int, int]:
+        entry = self._entry(name)
+        count = len(entry.buffer_offsets)
+        if not 0 <= i < count:
+            message = f"there is no buffer {i}, the tensor has {count}"
+            raise InputError(message, file=str(self.path), tensor=name, found=i)
+        return entry.buffer_offsets[i], entry.descriptor.buffers[i].byte_size
+
+    def _read_entry(self, row: IndexEntry, file_map: FileMap) -> HrryEntry:
+        with error_context(tensor=row.name):
+            descriptor = TensorDescriptor.decode(
+                _descriptor_bytes(self._mapped(), row), permissive=self.permissive
+            )
+            if self.permissive:
+                self.problems += descriptor.violations()
+            return _place_buffers(row, descriptor, file_map.alignment)
+
+
+def find_problems(path: str | os.PathLike[str]) -> list[BlockscaleError]:
+    """Every broken rule of a file in strict mode: frame, descriptors, values of scales and zero points.
+
+    A broken frame hides what it frames; a broken descriptor hides the values of its tensor only.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read.
+    """
+    fd, data = _map_file(Path(path))
+    os.close(fd)
+    try:
+        file_map = _read_frame(data)
+    except FormatError as error:
+        problems: list[BlockscaleError] = [error]
+    else:
+        problems = [error for row in file_map.entries for error in _entry_problems(data, row, file_map)]
+    for problem in problems:
+        problem.file = str(path)
+    return problems
+
+
+def _entry_problems(data: NDArray[np.uint8], row: IndexEntry, file_map: FileMap) -> Iterator[BlockscaleError]:
+    found: list[FormatError] = []
+    try:
+        text = _descriptor_bytes(data, row)
+        found += find_violations(text)
+        if not found:
+            entry = _place_buffers(row, TensorDescriptor.parse(text), file_map.alignment)
+            sizes = [handle.byte_size for handle in entry.descriptor.buffers]
+            buffers = [data[at : at + n] for at, n in zip(entry.buffer_offsets, sizes, strict=True)]
+            validate_values(entry.descriptor, buffers)
+    except FormatError as error:
+        found.append(error)
+    for problem in found:
+        problem.tensor = row.name
+        yield problem
+
+
+def _map_file(path: Path) -> tuple[int, NDArray[np.uint8]]:
+    """Open a file and map it: its descriptor and its bytes, uint8 `(n,)`."""
+    fd = open_input(path)
+    try:
+        size = os.fstat(fd).st_size
+        memory = mmap.mmap(fd, size, access=mmap.ACCESS_READ) if size else b""
+        return fd, np.frombuffer(memory, np.uint8)
+    except (OSError, ValueError) as error:
+        os.close(fd)
+        raise InputError(f"the file cannot be mapped: {error}", file=str(path)) from None
+
+
+def _read_frame(data: NDArray[np.uint8]) -> FileMap:
+    first = data[:PEEK].tobytes()
+    foreign = None if first.startswith(FILE_MAGIC) else recognise_foreign(first)
+    if foreign is not None:
+        raise ContainerError(foreign.text, rule=str(RULES["F2"]), found=first[:8], hint=foreign.hint)
+    return read_file_map(data)
+
+
+def _descriptor_bytes(data: NDArray[np.uint8], row: IndexEntry) -> bytes:
+    """The bytes of a descriptor; F13."""
+    text = data[row.descriptor_offset : row.descriptor_offset + row.descriptor_length].tobytes()
+    own = int.from_bytes(text[6:10], "little")
+    if text.startswith(b"HRRY") and own != row.descriptor_length:
+        message = f"the index says {row.descriptor_length} bytes, the descriptor {own}"
+        raise broken_file("F13", message, field="descriptor_length", found=row.descriptor_length)
+    return text
+
+
+def _place_buffers(row: IndexEntry, descriptor: TensorDescriptor, alignment: int) -> HrryEntry:
+    """Where each buffer begins: at the alignment after the one before it; F16."""
+    offsets: list[int] = []
+    end = row.data_offset
+    for handle in descriptor.buffers:
+        start = align_up(end, alignment) if offsets else end
+        offsets.append(start)
+        end = start + handle.byte_size
+    if descriptor.layout.is_known and end - row.data_offset != row.data_length:
+        message = f"the index says {row.data_length} bytes, the buffers take {end - row.data_offset}"
+        raise broken_file("F16", message, field="data_length", found=row.data_length)
+    return HrryEntry(
+        *(row.name, descriptor, row.descriptor_offset, row.data_offset, row.data_length, tuple(offsets))
+    )
