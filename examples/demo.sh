@@ -5,21 +5,22 @@ set -euo pipefail
 bin=${BLOCKSCALE_BIN:-.venv/bin}
 out=demo-output
 mkdir -p "$out"
-weights=$("$bin/python" - <<'PY'
+"$bin/python" - "$out/weights.safetensors" <<'PY'
+import shutil, sys
 from importlib.util import find_spec
 from pathlib import Path
 
-print(*Path(find_spec("wordllama").origin).parent.glob("weights/*.safetensors"))
+(weights,) = Path(find_spec("wordllama").origin).parent.glob("weights/*.safetensors")
+shutil.copyfile(weights, sys.argv[1])
 PY
-)
 run() {
   echo
   echo "\$ blockscale $*"
   "$bin/blockscale" "$@"
 }
-run quantize "$weights" -o "$out/mxfp4.hrry" --scheme mxfp4 --rule mse --force
+run quantize "$out/weights.safetensors" -o "$out/mxfp4.hrry" --scheme mxfp4 --rule mse --force
 run inspect "$out/mxfp4.hrry"
-run compare "$weights" "$out/mxfp4.hrry"
+run compare "$out/weights.safetensors" "$out/mxfp4.hrry"
 run verify "$out/mxfp4.hrry"
 echo
 echo "The quantized weights lie in $out/mxfp4.hrry"

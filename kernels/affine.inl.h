@@ -107,7 +107,7 @@ inline void affine_codes(const AffineSpec& spec, const double* x, int64_t n, con
 // The gguf package's Q8_0, Q4_0 and Q4_1, in its float32 arithmetic. Returns false if the stored scale would
 // be zero: the caller then takes the scale in `c` and the usual codes.
 inline bool ggml_codes(const AffineSpec& spec, const float* x, int64_t n, const ScaleGrid& grid, Choice* c,
-                       float* minimum, uint8_t* codes) {
+                       float* minimum, uint8_t* codes, int64_t* saturated) {
   float amax = 0, extreme = 0, lo = x[0], hi = x[0];
   for (int64_t i = 0; i < n; ++i) {
     const float a = x[i] < 0 ? -x[i] : x[i];
@@ -126,7 +126,9 @@ inline bool ggml_codes(const AffineSpec& spec, const float* x, int64_t n, const 
   if (c->overflow) return true;
   c->s = d < 0 ? -magnitude : magnitude;
   if (magnitude == 0) {
-    c->s = d == 0 ? 1 : d < 0 ? -grid.smallest() : grid.smallest();
+    const bool flat = q4_1 ? hi == lo : amax == 0;  // d may be zero for tiny elements too
+    const bool negative = !q4_1 && spec.bits == 4 && extreme > 0;
+    c->s = flat ? 1 : negative ? -grid.smallest() : grid.smallest();
     return false;
   }
   const float inverse = 1.0f / d;
@@ -139,9 +141,11 @@ inline bool ggml_codes(const AffineSpec& spec, const float* x, int64_t n, const 
       q = v < 0 ? -away : away;
     } else if (q4_1) {
       q = static_cast<int32_t>((x[i] - lo) * inverse + 0.5f);
+      *saturated += q > 15;
       q = q > 15 ? 15 : q;
     } else {
       q = static_cast<int32_t>(x[i] * inverse + 8.5f);
+      *saturated += q > 15;
       q = (q > 15 ? 15 : q) - 8;
     }
     codes[i] = static_cast<uint8_t>(q);
@@ -149,16 +153,17 @@ inline bool ggml_codes(const AffineSpec& spec, const float* x, int64_t n, const 
   return true;
 }
 
-inline void ggml_block(const AffineSpec& spec, const ScaleGrid& grid, const double* x, int64_t n, float* narrow,
+inline void ggml_block(const AffineSpec& spec, const ScaleGrid& grid, const double* wide, int64_t n, float* x,
                        uint8_t* codes, void* scales, void* offsets, int64_t block, int64_t* events) {
   bool any = false;
   for (int64_t i = 0; i < n; ++i) {
-    narrow[i] = static_cast<float>(x[i]);
+    x[i] = static_cast<float>(wide[i]);
     any |= x[i] != 0;
   }
   Choice c;
   float minimum = 0;
-  const bool done = ggml_codes(spec, narrow, n, grid, &c, &minimum, codes);
+  int64_t saturated = 0, zeroed = 0;
+  const bool done = ggml_codes(spec, x, n, grid, &c, &minimum, codes, &saturated);
   if (c.overflow) {
     events[kScaleOverflow] += 1;
     return;
@@ -169,11 +174,10 @@ inline void ggml_block(const AffineSpec& spec, const ScaleGrid& grid, const doub
   if (spec.offset == 2) static_cast<uint16_t*>(offsets)[block] = stored_minimum;
   events[kZeroBlocks] += !any;
   events[kScalesRaised] += !done && any;
-  int64_t saturated = 0, zeroed = 0;
-  const bool constant = !done && c.s == 1;  // equal elements: the offset says it all
+  const bool flat = !done && c.s == 1;  // equal elements: the offset says it all
   for (int64_t i = 0; i < n; ++i) {
     if (!done) {
-      const double wanted = constant ? 0 : round_even((x[i] - base) / c.s);
+      const double wanted = flat ? 0 : round_even((x[i] - base) / c.s);
       const double q = clip(wanted, spec.qmin, spec.qmax);
       saturated += q != wanted;
       codes[i] = static_cast<uint8_t>(static_cast<int64_t>(q));

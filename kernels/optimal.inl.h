@@ -154,8 +154,9 @@ struct Search {
     }
   }
 
-  // The largest H with sum w max(0, x - H)^2 <= best error, from below: no better scale has its last value
-  // under H. Newton's steps on a convex falling function stay on the safe side. `flip` mirrors the block.
+  // Below this value no better scale can have its last code: the H with sum w max(0, x - H)^2 = best error,
+  // approached from below. Newton's steps on a convex falling function never pass the root. `flip` mirrors
+  // the block.
   double value_bound(double flip) const {
     double h = 0;
     bool first = true;
@@ -165,7 +166,7 @@ struct Search {
       if (first || alone > h) h = alone;
       first = false;
     }
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 40; ++step) {
       double cost = 0, slope = 0;
       for (int64_t i = 0; i < n; ++i) {
         const double over = flip * x[i] - h;
@@ -173,7 +174,7 @@ struct Search {
         cost += weight(i) * over * over;
         slope += 2 * weight(i) * over;
       }
-      if (!(cost > best_error) || !(slope > 0)) break;
+      if (!(cost > best_error * 1.02) || !(slope > 0)) break;
       h += (cost - best_error) / slope;
     }
     return h - 1e-9 * absolute(h);

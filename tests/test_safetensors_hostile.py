@@ -245,7 +245,7 @@ def test_safetensors_is_recognised(tmp_path: Path) -> None:
     assert describe_foreign(small_file()) == "this is a safetensors file"
 
 
-@pytest.mark.parametrize("content", [b"\x93NUMPY", b"x", b"\x80", bytes(20), os.urandom(3) + b"~"])
+@pytest.mark.parametrize("content", [b"\x93NUMPY", b"x", b"\x80", bytes(20), b"\xbe\xa9o~"])
 def test_other_bytes_are_not_recognised(content: bytes) -> None:
     assert describe_foreign(content) is None
 

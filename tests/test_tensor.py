@@ -165,7 +165,8 @@ def test_errors_of_blocks_along_axis_0() -> None:
 def test_exact_tensors_have_no_error() -> None:
     for x in (np.zeros((2, 32), np.float32), np.tile(np.array([0.5, -6, 3, 1], np.float32), (2, 8))):
         e = bs.quantize(x, "mxfp4").error(x)
-        assert (e.mse, e.relative_mse, e.sqnr_db, e.cosine) == (0, 0, np.inf, pytest.approx(1))
+        assert (e.mse, e.relative_mse, e.sqnr_db) == (0, 0, np.inf)
+        assert e.cosine == pytest.approx(1)
 
 
 def test_bad_parts_are_refused_by_name() -> None:

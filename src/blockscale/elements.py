@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -84,7 +84,7 @@ class Element:
         if self.kind == "exponent":
             table = np.asarray(np.ldexp(np.float64(1), codes - 127), dtype=np.float32)
             table[255] = np.nan
-            return cast(NDArray[np.float32], table)
+            return table
         return self._float_values(codes)
 
     def _float_values(self, codes: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -93,7 +93,7 @@ class Element:
         exponent = (codes >> m) & ((1 << self.exponent_bits) - 1)
         sign = np.where(codes >> (self.bits - 1), -1.0, 1.0)
         significand = np.where(exponent == 0, fraction, fraction + (1 << m))
-        value = sign * np.ldexp(significand, np.maximum(exponent, 1) - self.bias - m)
+        value: NDArray[np.float64] = sign * np.ldexp(significand, np.maximum(exponent, 1) - self.bias - m)
         top = (1 << self.exponent_bits) - 1
         if self.name == "float8_e4m3":
             value[(exponent == top) & (fraction == (1 << m) - 1)] = np.nan

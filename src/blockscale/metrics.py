@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from .blocks import BlockGrid
 from .errors import InputError, SchemeError
 
 _SLAB_ELEMENTS = 1 << 20
+_CHUNK_ELEMENTS = 1 << 15  # what `sum_errors` widens at once: stays in a core's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def measure_error(
         )
     if per not in (None, "block", "channel"):
         raise SchemeError(f"unknown per={per!r}", found=per, hint="None, 'block' or 'channel'")
-    sums = _block_sums(reference, decoded, limits, grid)
+    sums = block_sums(reference, decoded, limits, grid)
     if per == "block":
         return _figures(sums.reshape(*grid.outer_shape, grid.blocks_per_row, len(_SUMS)), grid.axis)
     rows = _add_up(sums, axis=1)
@@ -110,13 +112,123 @@ def compare_arrays(reference: NDArray[Any], decoded: NDArray[Any]) -> TensorErro
     return cast(TensorError, measure_error(*flat, limits, grid))
 
 
-def _block_sums(
+@dataclass(frozen=True, slots=True)
+class ErrorSums:
+    """The sums that the figures of TensorError derive from; those of parts add up to those of the whole.
+
+    Attributes:
+        error: sum of squared errors.
+        reference: sum of squared originals.
+        decoded: sum of squared decoded values.
+        product: sum of original times decoded.
+        max_abs: largest absolute error.
+        saturated: elements beyond what their block can hold.
+        elements: elements that take part in the sums: those that are finite on both sides.
+        nonfinite: elements that are NaN or infinite on one side only, or differently on both.
+        skipped: elements that are the same NaN or infinity on both sides.
+    """
+
+    error: float = 0.0
+    reference: float = 0.0
+    decoded: float = 0.0
+    product: float = 0.0
+    max_abs: float = 0.0
+    saturated: int = 0
+    elements: int = 0
+    nonfinite: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: ErrorSums) -> ErrorSums:
+        """Sums of two parts together."""
+        return ErrorSums(
+            self.error + other.error,
+            self.reference + other.reference,
+            self.decoded + other.decoded,
+            self.product + other.product,
+            max(self.max_abs, other.max_abs),
+            self.saturated + other.saturated,
+            self.elements + other.elements,
+            self.nonfinite + other.nonfinite,
+            self.skipped + other.skipped,
+        )
+
+    def figures(self) -> TensorError:
+        """The figures of everything that was added up."""
+        return _total(np.array([getattr(self, name) for name in _SUMS], np.float64))
+
+
+def sum_errors(
+    reference: NDArray[Any],
+    decoded: NDArray[Any],
+    limits: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+    block_size: int = 1,
+) -> ErrorSums:
+    """Sums of errors of a part of a tensor, in float64; several times faster than sums per block.
+
+    Args:
+        reference: originals `(rows, length)`.
+        decoded: decoded values, the same shape.
+        limits: smallest and largest value each block can hold, float64 `(rows, blocks_per_row)`, or None
+            where nothing saturates.
+        block_size: elements per block, if there are limits.
+    """
+    rows, length = reference.shape
+    total = ErrorSums()
+    blocks = max(1, -(-min(length, _CHUNK_ELEMENTS) // block_size))  # in each line of a chunk
+    width = blocks * block_size
+    step = max(1, _CHUNK_ELEMENTS // width)
+    for top, left in product(range(0, rows, step), range(0, length, width)):
+        part = (slice(top, top + step), slice(left, left + width))
+        x, y = reference[part].astype(np.float64), decoded[part].astype(np.float64)
+        first = left // block_size
+        cut = (part[0], slice(first, first + blocks))
+        ends = None if limits is None else (limits[0][cut], limits[1][cut])
+        total += _chunk_sums(x, y, ends, block_size)
+    return total
+
+
+def _chunk_sums(
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
+    block_size: int,
+) -> ErrorSums:
+    saturated = 0 if ends is None else _count_saturated(x, *ends, block_size)
+    a, b = x.reshape(-1), y.reshape(-1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        d = a - b
+        sums = [float(np.einsum("i,i", p, q)) for p, q in ((d, d), (a, a), (b, b), (a, b))]
+    if not math.isfinite(sum(sums)):
+        finite = np.isfinite(a) & np.isfinite(b)
+        same = int(np.count_nonzero(~finite & ((a == b) | (np.isnan(a) & np.isnan(b)))))
+        if not finite.all():
+            rest = _chunk_sums(a[finite][None], b[finite][None], None, 1) if finite.any() else ErrorSums()
+            other = a.size - rest.elements - same
+            return rest + ErrorSums(saturated=saturated, nonfinite=other, skipped=same)
+    largest = float(max(d.max(), -d.min()))
+    return ErrorSums(sums[0], sums[1], sums[2], sums[3], largest, saturated, a.size)
+
+
+def _count_saturated(
+    x: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], block_size: int
+) -> int:
+    """Elements outside of their block's limits; the last block of a row may be partial."""
+    whole = x.shape[1] // block_size
+    head = x[:, : whole * block_size].reshape(x.shape[0], whole, block_size)
+    tail = x[:, whole * block_size :]
+    count = np.count_nonzero(head < low[:, :whole, None]) + np.count_nonzero(head > high[:, :whole, None])
+    if tail.size:
+        count += np.count_nonzero(tail < low[:, whole:]) + np.count_nonzero(tail > high[:, whole:])
+    return int(count)
+
+
+def block_sums(
     reference: NDArray[Any],
     decoded: NDArray[Any],
     limits: tuple[NDArray[np.float64], NDArray[np.float64]],
     grid: BlockGrid,
 ) -> NDArray[np.float64]:
-    """float64 `(rows, blocks_per_row, len(_SUMS))`, a slab of rows at a time."""
+    """The sums of each block: float64 `(rows, blocks_per_row, 7)`, in the order of ErrorSums' fields."""
     out = np.zeros((grid.rows, grid.blocks_per_row, len(_SUMS)))
     if out.size == 0:
         return out

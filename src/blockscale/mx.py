@@ -97,54 +97,52 @@ def choose_scale_mse(
     return native.choose_scale_mse(values, row, min(int(span), 254), min(int(headroom), 254))
 
 
-def raise_scales(w: BlockTensor) -> BlockTensor:
-    """Replace scale byte 0 by 1 and halve the codes of those blocks, halves to even.
+def raise_scales(w: BlockTensor, least: int | None = None) -> BlockTensor:
+    """Raise scale bytes that a target does not have, and round the codes of those blocks again.
 
-    Hurray files have no byte 0 (2**-127). The codes that change value are counted in the report as
-    `zeroed` (lost altogether) and the blocks as `scales_raised`. `quantize(..., min_scale_byte=1)` on the
-    original values is better.
+    Hurray files have no byte 0 (2**-127), and with their reading of MX integers none below 7 (MXINT8) or 3
+    (MXINT4). The blocks are counted in the report as `scales_raised`, elements that become zero as `zeroed`.
+    `quantize(..., min_scale_byte=least)` on the original values is better: it rounds once.
 
     Args:
         w: an MX tensor.
+        least: the smallest byte to keep; None: the least that a Hurray file can hold.
+
+    Returns:
+        The BlockTensor; `w` itself if nothing must change.
 
     Raises:
         SchemeError: not an MX tensor.
     """
     if not w.scheme.is_mx:
         raise SchemeError(f"{w.scheme.name} has no E8M0 scales", found=w.scheme.name)
-    bytes_ = w.row_scales.view(np.uint8)
-    rows = np.unique(np.nonzero(bytes_ == 0)[0])
-    if rows.size == 0:
+    least = 1 - w.scheme.value_exponent if least is None else least
+    low = w.row_scales.view(np.uint8) < least
+    if not low.any():
         return w
-    # Decoded values are exact in float32; quantizing them with byte 1 as the least rounds once.
-    packed, scales = w.packed.copy(), w.row_scales.copy()
-    zeroed = 0
-    for r in rows:
-        zeroed += _raise_row(w, int(r), packed, scales)
-    old = w.report
-    raised = int((bytes_ == 0).sum())
-    report = replace(old, scales_raised=old.scales_raised + raised, zeroed=old.zeroed + zeroed)
-    return BlockTensor(w.grid, w.scheme, packed, scales, None, report)
-
-
-def _raise_row(w: BlockTensor, r: int, packed: NDArray[np.uint8], scales: NDArray[np.generic]) -> int:
-    """Re-code the byte-0 blocks of one row in place; returns how many elements became zero."""
-    grid, bits, size = w.grid, w.scheme.element.bits, w.grid.block_size
-    line = BlockTensor(
-        BlockGrid((1, grid.length), 1, size), w.scheme, w.packed[r : r + 1], w.row_scales[r : r + 1]
+    packed, scales = w.packed.copy(), w.row_scales.view(np.uint8).copy()
+    zeroed = sum(_raise_row(w, int(r), least, packed, scales) for r in np.nonzero(low.any(axis=1))[0])
+    report = replace(
+        w.report, scales_raised=w.report.scales_raised + int(low.sum()), zeroed=w.report.zeroed + zeroed
     )
-    values = line.dequantize()
+    return BlockTensor(w.grid, w.scheme, packed, scales.view(w.scheme.scale.dtype), None, report)
+
+
+def _raise_row(
+    w: BlockTensor, r: int, least: int, packed: NDArray[np.uint8], scales: NDArray[np.uint8]
+) -> int:
+    """Re-code the blocks of one row whose byte is too small; returns how many elements became zero."""
+    grid, bits, size = w.grid, w.scheme.element.bits, w.grid.block_size
+    line = BlockGrid((1, grid.length), 1, size)
+    values = BlockTensor(line, w.scheme, w.packed[r : r + 1], w.row_scales[r : r + 1]).dequantize()
     codes = unpack_codes(w.packed[r], bits, grid.padded_length).copy()
-    zeroed = 0
-    for b in np.nonzero(w.row_scales[r].view(np.uint8) == 0)[0]:
-        part = values[:, b * size : (b + 1) * size]
-        # With 2**-126 as unit every value is a code's value or the half of one.
-        again = native.quantize_rows(
-            np.ascontiguousarray(part), w.scheme, rule_for(w.scheme, "floor"), min_byte=1
-        )
-        new = unpack_codes(again.packed[0], bits, size)
-        codes[b * size : (b + 1) * size] = new
-        scales.view(np.uint8)[r, b] = 1
+    rule, zeroed = rule_for(w.scheme, "floor"), 0
+    for b in np.nonzero(scales[r] < least)[0]:
+        part = slice(b * size, (b + 1) * size)
+        block = np.ascontiguousarray(values[:, part])
+        again = native.quantize_rows(block, w.scheme, rule, min_byte=least)
+        codes[part] = unpack_codes(again.packed[0], bits, size)
+        scales[r, b] = least
         zeroed += again.events["zeroed"]
     packed[r] = pack_codes(codes, bits)
     return zeroed

@@ -7,6 +7,7 @@ pack alike): even nibble low, odd nibble high; four 6-bit codes in three bytes, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +39,15 @@ def pack_codes(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     pad = -codes.shape[-1] % group
     if pad:
         codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], pad), np.uint8)], axis=-1)
-    parts = codes.reshape(*codes.shape[:-1], -1, group)
+    parts = codes.reshape(*codes.shape[:-1], codes.shape[-1] // group, group)
     mask = word_type((1 << bits) - 1)
-    word = parts[..., 0] & mask
+    word: NDArray[Any] = parts[..., 0] & mask
     for j in range(1, group):
         word |= (parts[..., j] & mask) << word_type(j * bits)
     if width == 1:
         return word
     out = np.stack([(word >> word_type(8 * k)).astype(np.uint8) for k in range(width)], axis=-1)
-    return out.reshape(*codes.shape[:-1], -1)
+    return out.reshape(*codes.shape[:-1], parts.shape[-2] * width)
 
 
 def unpack_codes(packed: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.uint8]:
@@ -73,17 +74,17 @@ def unpack_codes(packed: NDArray[np.uint8], bits: int, count: int) -> NDArray[np
     if bits == 8:
         return packed
     group, width, word_type = _group(bits)
-    words = packed.reshape(*packed.shape[:-1], -1, width)
+    words = packed.reshape(*packed.shape[:-1], need // width, width)
     word = words[..., 0].astype(word_type)
     for k in range(1, width):
         word |= words[..., k].astype(word_type) << word_type(8 * k)
     codes = np.empty((*word.shape, group), np.uint8)
     for j in range(group):
         codes[..., j] = (word >> word_type(j * bits)) & word_type((1 << bits) - 1)
-    return codes.reshape(*packed.shape[:-1], -1)[..., :count]
+    return codes.reshape(*packed.shape[:-1], need // width * group)[..., :count]
 
 
-def _group(bits: int) -> tuple[int, int, type[np.uint8] | type[np.uint32]]:
+def _group(bits: int) -> tuple[int, int, Any]:
     """Codes and bytes of the least unit that begins on a byte, and a type that holds it."""
     return (4, 3, np.uint32) if bits == 6 else (8 // bits, 1, np.uint8)
 
@@ -145,12 +146,13 @@ def pack_groups(codes: NDArray[np.uint8], packing: Packing) -> NDArray[np.uint8]
             rule=f"the packing {packing.name} takes whole groups",
             found=n,
         )
-    groups = np.asarray(codes).reshape(*codes.shape[:-1], -1, packing.group)
+    groups = np.asarray(codes).reshape(*codes.shape[:-1], n // packing.group, packing.group)
     return pack_codes(groups[..., list(packing.order)].reshape(codes.shape), packing.bits)
 
 
 def unpack_groups(packed: NDArray[np.uint8], packing: Packing) -> NDArray[np.uint8]:
     """Undo `pack_groups`: uint8 `(..., m)` bytes to uint8 `(..., m * 8 / bits)` codes."""
     n = packed.shape[-1] * 8 // packing.bits
-    groups = unpack_codes(packed, packing.bits, n).reshape(*packed.shape[:-1], -1, packing.group)
+    codes = unpack_codes(packed, packing.bits, n)
+    groups = codes.reshape(*packed.shape[:-1], n // packing.group, packing.group)
     return groups[..., np.argsort(packing.order)].reshape(*packed.shape[:-1], n)

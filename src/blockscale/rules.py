@@ -70,10 +70,18 @@ def rule_for(scheme: Scheme, rule: str | Rule | None) -> Rule:
     """The rule to use for a scheme: parse the name, check that it serves the scheme.
 
     Raises:
-        SchemeError: unknown rule or option, or a rule that does not serve this scheme.
+        SchemeError: unknown rule or option, a rule that does not serve this scheme, or a scheme that no rule
+            serves.
     """
     if isinstance(rule, Rule):
         rule = str(rule)
+    if not scheme.default_rule:
+        raise SchemeError(
+            f"nothing can be quantized to {scheme.name}; it can only be read and written back",
+            found=scheme.name,
+            field="scheme",
+            hint="q4_0, q4_1 and q8_0 are GGUF types that can",
+        )
     name, _, option_text = (rule or scheme.default_rule).partition(":")
     options = frozenset(o.strip() for o in option_text.split(",") if o.strip())
     row = RULES.get(name)

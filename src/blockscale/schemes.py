@@ -29,7 +29,7 @@ class Scheme:
         scale: type of the scales.
         offset: `none`, `zero_point` (int32, subtracted from the code) or `minimum` (of the scale's type,
             added to the product; GGUF's Q4_1).
-        default_rule: the rule `quantize` takes when none is named.
+        default_rule: the rule `quantize` takes when none is named; empty if no rule serves the scheme.
         value_exponent: value = element value * 2**value_exponent (OCP MXINT8: -6).
     """
 
@@ -118,6 +118,15 @@ _TABLE = (
 
 SCHEMES: dict[str, Scheme] = {row.name: row for row in _TABLE}
 
+READ_ONLY_SCHEMES: dict[str, Scheme] = {
+    row.name: row
+    for row in (
+        _affine("q5_0", "int8", "none", ""),  # codes -16 .. 15
+        _affine("q5_1", "uint8", "minimum", ""),  # codes 0 .. 31
+    )
+}
+"""GGUF types that are read, dequantized and written back, but that no rule quantizes to."""
+
 
 def scheme(
     name: str | Scheme,
@@ -155,6 +164,8 @@ def scheme(
 
 
 def _row(name: str) -> Scheme:
+    if name in READ_ONLY_SCHEMES:
+        return READ_ONLY_SCHEMES[name]
     if name not in SCHEMES:
         raise SchemeError(f"unknown scheme {name!r}", found=name, hint=f"one of {', '.join(SCHEMES)}")
     return SCHEMES[name]
@@ -182,7 +193,7 @@ def _with_symmetry(row: Scheme, symmetric: bool) -> Scheme:
     offset: Offset = "none" if symmetric else "zero_point"
     if row.offset == offset:
         return row
-    if row.is_mx or row.offset == "minimum" or row.name in ("q8_0", "q4_0"):
+    if row.is_mx or row.offset == "minimum" or row.name in ("q8_0", "q4_0", "q5_0"):
         raise SchemeError(
             f"{row.name} is {row.describe()}; it cannot be made symmetric={symmetric}",
             found=symmetric,

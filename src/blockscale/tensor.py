@@ -262,7 +262,7 @@ class BlockTensor:
             per: None for one TensorError; `"block"` or `"channel"` for arrays of the same figures, shaped as
                 `scales`, or as the tensor without the axis.
         """
-        return measure_error(np.asarray(reference), self.dequantize(), self._limits(), self.grid, per)
+        return measure_error(np.asarray(reference), self.dequantize(), self.limits(), self.grid, per)
 
     def validate(self) -> None:
         """Check the values of scales against the scheme.
@@ -353,7 +353,7 @@ class BlockTensor:
             return None
         return self._block_view(self.row_offsets)
 
-    def _limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Smallest and largest value that each block can hold, float64 `(rows, blocks_per_row)`.
 
         Integer codes round, so their limit lies half a step beyond the last code.

@@ -69,7 +69,7 @@ class GgufFile:
         Raises:
             InputError: there is no such file, or it cannot be read.
             ContainerError: the file breaks a rule of the format, is of another kind, or a part is missing.
-            UnsupportedError: GGUF version 1, or big-endian.
+            UnsupportedError: a big-endian file.
         """
         self.path = Path(path)
         self._fds: dict[int, int] = {}

@@ -61,7 +61,9 @@ class Cursor:
                 hint="the file is cut short or damaged: download or write it again",
             )
         if end > MAX_HEADER:
-            raise self.error(f"ends at byte {end:,}", f"a header has at most {MAX_HEADER:,} bytes", field=field)
+            raise self.error(
+                f"ends at byte {end:,}", f"a header has at most {MAX_HEADER:,} bytes", field=field
+            )
         have = len(self.buffer)
         more = bytearray(min(self.size, MAX_HEADER, max(end, 2 * have, _FIRST)) - have)
         read_exactly(self._fd, have, memoryview(more), file=self._file)

@@ -65,7 +65,7 @@ def read_header(fd: int, file: str, *, tolerant: bool = False) -> Header:
 
     Raises:
         ContainerError: the file breaks a rule of the format, or is of another kind.
-        UnsupportedError: version 1, or big-endian.
+        UnsupportedError: a big-endian file.
     """
     with error_context(file=file):
         cursor = Cursor(fd, os.fstat(fd).st_size, file)
@@ -101,18 +101,18 @@ def _read_version(cursor: Cursor, first: bytes) -> int:
     version = cursor.u32("version")
     if version in VERSIONS:
         return version
-    place = {"file": None, "field": "version", "offset": 4, "found": version}
     if version & 0xFFFF == 0 and version:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         raise UnsupportedError(
-            f"this is a big-endian GGUF file (version {int.from_bytes(version.to_bytes(4, 'little'), 'big')})",
+            f"this is a big-endian GGUF file (version {swapped})",
             rule="blockscale reads little-endian GGUF",
+            found=version,
             hint="gguf-convert-endian of the gguf package turns it around",
-            **place,
+            field="version",
+            offset=4,
         )
-    if version == 1:
-        hint = "an old llama.cpp (of August 2023) can rewrite it, or convert the original again"
-        raise UnsupportedError("GGUF version 1 is not read", rule="versions 2 and 3", hint=hint, **place)
-    raise cursor.error(f"the version is {version}", "versions 2 and 3", found=version, field="version", offset=4)
+    rule, hint = "versions 2 and 3", "convert the original model again"
+    raise cursor.error(f"the version is {version}", rule, found=version, field="version", offset=4, hint=hint)
 
 
 def _read_metadata(cursor: Cursor, count: int) -> dict[str, GgufValue]:
@@ -241,9 +241,7 @@ def _check_cover(
     return size >= padded
 
 
-def _check_place(
-    entry: GgufEntry, start: int, end: int, before: str, size: int, alignment: int
-) -> None:
+def _check_place(entry: GgufEntry, start: int, end: int, before: str, size: int, alignment: int) -> None:
     relative, fault, hint = entry.offset - start, None, None
     rule = "GGUF: tensors lie inside the file, one after the other"
     if relative % alignment:

@@ -46,8 +46,8 @@ def plan_layout(
 
     Args:
         specs: name, type and shape of each tensor.
-        metadata: key to `GgufValue`, or to anything that `gguf_value` takes. `general.alignment` (uint32) sets
-            the alignment, else 32.
+        metadata: key to `GgufValue`, or to anything that `gguf_value` takes. `general.alignment` (uint32)
+            sets the alignment, else 32.
         version: 2 or 3.
         pad_end: whether padding follows the last tensor, as llama.cpp and the gguf package write it.
 
@@ -108,9 +108,7 @@ def _plan_entry(name: Any, kind: GgmlType, shape: Sequence[int]) -> GgufEntry:
     return GgufEntry(name, kind, sizes, 0, nbytes)
 
 
-def _encode_header(
-    values: Mapping[str, GgufValue], entries: Mapping[str, GgufEntry], version: int
-) -> bytes:
+def _encode_header(values: Mapping[str, GgufValue], entries: Mapping[str, GgufEntry], version: int) -> bytes:
     parts = [MAGIC, struct.pack("<IQQ", version, len(entries), len(values))]
     for key, value in values.items():
         parts += [_text(key), struct.pack("<I", VALUE_TYPES[value.type].id), value.raw]

@@ -88,7 +88,5 @@ def _integer(metadata: Mapping[str, GgufValue], key: str) -> int | None:
     if value is None:
         return None
     if type(value.value) is not int or value.value < 0:
-        raise ContainerError(
-            f"the value is {value!r}", rule="it is a count", found=value.value, field=key
-        )
+        raise ContainerError(f"the value is {value!r}", rule="it is a count", found=value.value, field=key)
     return value.value

@@ -170,7 +170,7 @@ class GgufEntry:
 
 
 def explain_length(shape: tuple[int, ...], block_size: int) -> str | None:
-    """Why rows of `shape` are not whole blocks, `"dimension 0 is 14464 = 56 * 256 + 128"`; None if they are."""
+    """Why rows of `shape` are not whole blocks (`"dimension 0 is 14464 = 56 * 256 + 128"`), or None."""
     length = shape[-1] if shape else 1
     if length % block_size == 0:
         return None

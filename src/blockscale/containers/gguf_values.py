@@ -82,7 +82,7 @@ class GgufValue:
     def value(self) -> Any:
         """As Python has it: int, float, bool, str; arrays: a read-only ndarray, strings a list of str.
 
-        Bytes of a string that are not UTF-8 show as `\\xNN`; `raw` has them unchanged.
+        Bytes of a string that are not UTF-8 show as hexadecimal escapes; `raw` has them unchanged.
         """
         return _decode(self.raw, 0, VALUE_TYPES[self.type])[0]
 

@@ -1,0 +1,32 @@
+"""`blockscale inspect`: what a checkpoint holds."""
+
+from __future__ import annotations
+
+import click
+
+from .options import all_option, file_argument, json_option, select_names, tensors_option
+from .output import print_json
+
+
+@click.command(short_help="Show what a checkpoint holds.")
+@file_argument("MODEL")
+@click.option("--deep", is_flag=True, help="Read the codes too: how their range is used.")
+@tensors_option()
+@all_option()
+@json_option()
+def inspect(model: str, deep: bool, patterns: tuple[str, ...], show_all: bool, as_json: bool) -> None:
+    """Show the tensors of MODEL: shape, element type, scheme, bits, scales, and what is odd about them.
+
+    Reads headers and scales only; --deep reads the codes too.
+    """
+    from ..checkpoint import open_checkpoint
+    from ..summary import summarize
+    from . import inspect_report as report
+
+    with open_checkpoint(model, permissive=True) as ckpt:
+        names = select_names(list(ckpt.infos), patterns, model)
+        found = list(summarize(ckpt, names, deep=deep))
+        if as_json:
+            print_json("inspect", report.document(ckpt, found))
+        else:
+            report.print_checkpoint(ckpt, found, show_all=show_all)

@@ -1,0 +1,1 @@
+"""Dialects: how toolchains name and lay out quantized weights inside safetensors files."""
