@@ -1,7 +1,7 @@
 """What every dialect offers: recognise its weights, read one, write one, describe them in a config.
 
-A dialect is a module with the functions of `Dialect`; it knows names, shapes and packings, but no files: it gets
-the stored tensors' names, dtypes and shapes, the parsed config, and a function that loads a stored tensor.
+A dialect is a module with the functions of `Dialect`; it knows names, shapes and packings, but no files: it
+gets the stored tensors' names, dtypes and shapes, the parsed config, and a function that loads a stored tensor.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Options:
     """What a user may force.
 
     Attributes:
-        zero_point_bias: 1 if stored zero points are `z - 1` (GPTQ v1), 0 if they are `z`; None: as the config says.
+        zero_point_bias: 1 if stored zero points are `z - 1` (GPTQ v1), 0 if they are `z`; None: as the config
+            says.
         settings: dialect-specific choices for writing (`{"version": "gptq_v2"}` ...).
     """
 
@@ -97,8 +98,8 @@ class Dialect(Protocol):
     ) -> Recognition | None:
         """The weights of this dialect, or None if the checkpoint speaks another.
 
-        `load` may be used for small tensors only (zero words, g_idx). Contradictions between config, names, shapes
-        and contents raise FormatError that quotes both sides.
+        `load` may be used for small tensors only (zero words, g_idx). Contradictions between config, names,
+        shapes and contents raise FormatError that quotes both sides.
         """
 
     def read(self, weight: Weight, load: Load) -> BlockTensor:
