@@ -1,7 +1,7 @@
 """What every dialect offers: recognise its weights, read one, write one, describe them in a config.
 
 A dialect is a module with the functions of `Dialect`; it knows names, shapes and packings, but no files: it
-gets the stored tensors' names, dtypes and shapes, the parsed config, and a function that loads a stored tensor.
+gets the stored tensors' names, dtypes and shapes, the parsed config, and a function that loads a tensor.
 """
 
 from __future__ import annotations
