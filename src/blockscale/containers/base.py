@@ -26,9 +26,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
             hint="--force (overwrite=True), or another name",
         )
     if not path.parent.is_dir():
-        raise OutputError(
-            f"the folder {path.parent} does not exist", file=str(path), hint="make it first"
-        )
+        raise OutputError(f"the folder {path.parent} does not exist", file=str(path), hint="make it first")
 
 
 class AtomicFile:

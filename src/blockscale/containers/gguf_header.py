@@ -120,10 +120,11 @@ def _read_metadata(cursor: Cursor, count: int) -> dict[str, GgufValue]:
     for i in range(count):
         begin = cursor.at
         key = cursor.name(f"key {i} of the metadata", _MAX_KEY)
+        field = show(key)[1:-1]
         if key in metadata:
             rule = "keys of the metadata are unique"
-            raise cursor.error("the key occurs twice", rule, found=key, field=show(key), offset=begin)
-        metadata[key] = read_value(cursor, show(key)[1:-1])
+            raise cursor.error("the key occurs twice", rule, found=key, field=field, offset=begin)
+        metadata[key] = read_value(cursor, field)
     return metadata
 
 
