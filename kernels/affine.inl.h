@@ -88,13 +88,16 @@ inline Choice choose_minmax(const AffineSpec& spec, const ScaleGrid& grid, const
   return c;
 }
 
-// Codes from the stored scale; counts what was clipped and what became zero.
-inline void affine_codes(const AffineSpec& spec, const double* x, int64_t n, const Choice& c, uint8_t* codes,
+// Codes from the stored scale; counts what was clipped and what became zero. False if a value would decode to
+// infinity in float32: a scale rounded up near the end of that type.
+inline bool affine_codes(const AffineSpec& spec, const double* x, int64_t n, const Choice& c, uint8_t* codes,
                          int64_t* events) {
   int64_t saturated = 0, zeroed = 0;
+  double reach = 0;
   for (int64_t i = 0; i < n; ++i) {
     const double wanted = round_even(x[i] / c.s) + c.shift;
-    const double q = clip(wanted, spec.qmin, spec.qmax);
+    const double q = clip(wanted, spec.qmin, spec.qmax), steps = absolute(q - c.shift);
+    reach = steps > reach ? steps : reach;
     saturated += q != wanted;
     zeroed += q == c.shift && x[i] != 0;
     codes[i] = static_cast<uint8_t>(static_cast<int64_t>(q));
@@ -102,6 +105,7 @@ inline void affine_codes(const AffineSpec& spec, const double* x, int64_t n, con
   events[kSaturated] += saturated;
   events[kSaturatedBlocks] += saturated != 0;
   events[kZeroed] += zeroed;
+  return absolute(c.s) * static_cast<float>(reach) < 0x1.ffffffp127;
 }
 
 // The gguf package's Q8_0, Q4_0 and Q4_1, in its float32 arithmetic. Returns false if the stored scale would

@@ -36,7 +36,7 @@ inline bool affine_block(const AffineSpec& spec, const ScaleGrid& grid, const do
   }
   store_scale(spec.scale_type, scales, block, c.s);
   if (spec.offset == 1) static_cast<int32_t*>(offsets)[block] = static_cast<int32_t>(c.shift);
-  affine_codes(spec, x, n, c, codes, events);
+  events[kScaleOverflow] += !affine_codes(spec, x, n, c, codes, events);
   return true;
 }
 

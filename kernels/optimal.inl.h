@@ -126,7 +126,17 @@ struct Search {
       const double inside_high = high < spec.qmax ? high : spec.qmax;
       const bool inside = inside_low <= inside_high;
       const double z = inside ? clip(0, inside_low, inside_high) : clip(0, low, high);
-      return {error(s, z), s, z, inside};
+      Optimum best = {error(s, z), s, z, inside};
+      // One step further clips the last codes by one, which costs nothing where x / s is a half.
+      for (int side = 0; side < 2; ++side) {
+        const double next = side ? to + 1 : from - 1;
+        if (absolute(next) > cap) continue;
+        Optimum o = {best.err, s, next, next >= spec.qmin && next <= spec.qmax};
+        if (!precedes(o, best)) continue;
+        o.err = error(s, next);
+        if (precedes(o, best)) best = o;
+      }
+      return best;
     }
     const double low = clip(to, -cap, cap), high = clip(from, -cap, cap);
     Optimum best = {0, s, 0, false};

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-import reference
+import reference_numbers as numbers
 
 F64 = NDArray[np.float64]
 Maker = Callable[[np.random.Generator, int, int], F64]
@@ -74,7 +74,7 @@ def ties(rng: np.random.Generator, n: int, width: int) -> F64:
     """Midpoints of an element type and both their float32 neighbours; the first element fixes the scale."""
     out = np.empty((n, width))
     for row in out:
-        table = reference.magnitudes(MX_ELEMENTS[rng.integers(len(MX_ELEMENTS))])
+        table = numbers.magnitudes(MX_ELEMENTS[rng.integers(len(MX_ELEMENTS))])
         middles = ((table[:-1] + table[1:]) / 2).astype(np.float32)
         picked = rng.choice(middles, width)
         row[:] = np.nextafter(picked, picked + rng.integers(-1, 2, width).astype(np.float32))
@@ -139,8 +139,8 @@ def constants(rng: np.random.Generator, n: int, width: int) -> F64:
 
 def huge(rng: np.random.Generator, n: int, width: int) -> F64:
     """Up to the largest float32, which every block holds once."""
-    out = rng.uniform(-1, 1, (n, width)) * reference.FLOAT32_MAX
-    out[np.arange(n), rng.integers(0, width, n)] = _signs(rng, n, 1)[:, 0] * reference.FLOAT32_MAX
+    out = rng.uniform(-1, 1, (n, width)) * numbers.FLOAT32_MAX
+    out[np.arange(n), rng.integers(0, width, n)] = _signs(rng, n, 1)[:, 0] * numbers.FLOAT32_MAX
     return out
 
 
@@ -243,7 +243,7 @@ def cast(values: F64, dtype: DTypeLike) -> NDArray[Any]:
     """Cast, clipping to the largest value of the dtype."""
     if np.dtype(dtype) == np.float64:
         return values
-    top = {2: 65504.0, 4: reference.FLOAT32_MAX}[np.dtype(dtype).itemsize]
+    top = {2: 65504.0, 4: numbers.FLOAT32_MAX}[np.dtype(dtype).itemsize]
     if dtype == BFLOAT16:
-        top = float(reference.positive_scales("bfloat16")[-1])
+        top = float(numbers.positive_scales("bfloat16")[-1])
     return np.clip(values, -top, top).astype(np.float32).astype(dtype)

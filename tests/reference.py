@@ -1,8 +1,7 @@
 """The right answer of docs/rules.md, in plain NumPy, written for reading.
 
 Nothing here imports arithmetic of blockscale: schemes serve as rows of names and numbers, and the values of
-elements and scales are built again from (exponent bits, mantissa bits, bias). The kernels must equal this
-code bit for bit.
+elements and scales are built again (reference_numbers.py). The kernels must equal this code bit for bit.
 
 A tensor is cut into blocks, `(n_blocks, width)` float64; each rule turns those into an `Encoded`; `quantize`
 puts the parts back into the tensor's shape.
@@ -15,18 +14,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blockscale.schemes import Scheme
+from reference_numbers import (
+    F64,
+    FIELDS,
+    FLOAT32_MAX,
+    FRACTION_BITS,
+    I64,
+    SCALE_DTYPES,
+    U8,
+    Bools,
+    code_values,
+    error_sum,
+    exponent_and_significand,
+    low_bits_to_int,
+    magnitudes,
+    round_to_type,
+    smallest_scale,
+)
+from reference_optimal import Search, fit_every_scale, fit_float32
 
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
-
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 NAN_BYTE = 255
 EVENTS = (
     "saturated",
@@ -38,27 +48,6 @@ EVENTS = (
     "nan_blocks",
     "unweighted_blocks",
 )
-
-# exponent bits, mantissa bits, bias
-FIELDS = {
-    "float4_e2m1": (2, 1, 1),
-    "float6_e2m3": (2, 3, 1),
-    "float6_e3m2": (3, 2, 3),
-    "float8_e4m3": (4, 3, 7),
-    "float8_e5m2": (5, 2, 15),
-    "float16": (5, 10, 15),
-    "bfloat16": (8, 7, 127),
-    "float32": (8, 23, 127),
-}
-# codes with the sign bit clear that are finite, where not all are
-FINITE_CODES = {"float8_e4m3": 127, "float8_e5m2": 124}
-# bits behind the binary point of an MX integer element
-FRACTION_BITS = {"int8": 6, "int4": 2}
-SCALE_DTYPES = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-}
 
 
 class ScaleOverflow(OverflowError):
@@ -115,95 +104,6 @@ class Encoded:
     raised: Bools
     clamped: Bools
     unweighted: Bools
-
-
-# ---------------------------------------------------------------- numbers
-
-
-def float_magnitudes(name: str) -> F64:
-    """Values of the codes 0, 1, 2 .. with the sign bit clear, finite ones only; ascending."""
-    exponent_bits, mantissa_bits, bias = FIELDS[name]
-    count = FINITE_CODES.get(name, 1 << (exponent_bits + mantissa_bits))
-    values = [_float_value(code, mantissa_bits, bias) for code in range(count)]
-    return np.array(values, np.float64)
-
-
-def _float_value(code: int, mantissa_bits: int, bias: int) -> float:
-    exponent, fraction = divmod(code, 1 << mantissa_bits)
-    if exponent == 0:
-        return math.ldexp(fraction, 1 - bias - mantissa_bits)
-    return math.ldexp(fraction + (1 << mantissa_bits), exponent - bias - mantissa_bits)
-
-
-def magnitudes(name: str) -> F64:
-    """Values of an MX element's codes that a quantizer uses, sign apart, ascending: index = code."""
-    if name in FRACTION_BITS:
-        bits = FRACTION_BITS[name] + 1
-        return np.arange(1 << bits, dtype=np.float64) / (1 << FRACTION_BITS[name])
-    return float_magnitudes(name)
-
-
-def code_values(name: str, bits: int) -> F64:
-    """Value of each of the `2**bits` codes of an MX element, NaN and infinities included."""
-    if name in FRACTION_BITS:
-        return low_bits_to_int(np.arange(1 << bits), bits, True) / (1 << FRACTION_BITS[name])
-    half = np.full(1 << (bits - 1), np.nan)
-    finite = float_magnitudes(name)
-    half[: finite.size] = finite
-    if name == "float8_e5m2":
-        half[finite.size] = np.inf
-    return np.concatenate([half, -half])
-
-
-def low_bits_to_int(codes: NDArray[Any], bits: int, signed: bool) -> I64:
-    """The integer that the low bits of a code mean."""
-    codes = np.asarray(codes).astype(np.int64)
-    return codes - ((codes >> (bits - 1)) << bits) if signed else codes
-
-
-def exponent_and_significand(values: F64) -> tuple[I64, F64]:
-    """`values = m * 2**E` with 1 <= m < 2 (0 for 0); frexp reads the bits and knows subnormals."""
-    fraction, exponent = np.frexp(values)
-    return exponent.astype(np.int64) - 1, 2 * fraction
-
-
-def round_to_type(values: F64, name: str) -> F64:
-    """Round to float16, bfloat16 or float32, halves to even; infinite beyond the largest value."""
-    _, mantissa_bits, bias = FIELDS[name]
-    exponent = np.maximum(exponent_and_significand(values)[0], 1 - bias)
-    step = np.ldexp(1.0, exponent - mantissa_bits)
-    rounded = np.rint(values / step) * step
-    largest = math.ldexp(2 - 2.0**-mantissa_bits, bias)
-    return np.where(np.abs(rounded) > largest, np.copysign(np.inf, values), rounded)
-
-
-def smallest_scale(name: str) -> float:
-    """The smallest positive value of a scale type."""
-    _, mantissa_bits, bias = FIELDS[name]
-    return math.ldexp(1.0, 1 - bias - mantissa_bits)
-
-
-def positive_scales(name: str) -> F64:
-    """Every finite positive value of float16 or bfloat16, ascending."""
-    exponent_bits, mantissa_bits, bias = FIELDS[name]
-    code = np.arange(1, ((1 << exponent_bits) - 1) << mantissa_bits)
-    exponent, fraction = np.divmod(code, 1 << mantissa_bits)
-    significand = fraction + np.where(exponent > 0, 1 << mantissa_bits, 0)
-    scales: F64 = np.ldexp(significand.astype(np.float64), np.maximum(exponent, 1) - bias - mantissa_bits)
-    return scales
-
-
-def error_sum(terms: F64) -> F64:
-    """Sum over the last axis in the fixed order: 16 lanes, then lanes j and j + 8, + 4, + 2, + 1."""
-    width = terms.shape[-1]
-    padded = np.zeros((*terms.shape[:-1], -(-width // 16) * 16))
-    padded[..., :width] = terms
-    lanes = np.zeros((*terms.shape[:-1], 16))
-    for start in range(0, padded.shape[-1], 16):
-        lanes = lanes + padded[..., start : start + 16]
-    for half in (8, 4, 2, 1):
-        lanes = lanes[..., :half] + lanes[..., half : 2 * half]
-    return lanes[..., 0]
 
 
 # ---------------------------------------------------------------- tensors
@@ -482,9 +382,17 @@ def encode_affine(values: F64, scheme: Scheme, rule: str, options: set[str], wei
 
 
 def affine_codes(values: F64, scales: F64, z: F64, qmin: int, qmax: int) -> tuple[I64, Bools]:
-    """`clip(rint(x / s) + z, qmin, qmax)` of each block, and what was clipped."""
+    """`clip(rint(x / s) + z, qmin, qmax)` of each block, and what was clipped.
+
+    Raises:
+        ScaleOverflow: a value that would decode to infinity in float32.
+    """
     unclipped = np.rint(values / scales[:, None]) + z[:, None]
     clipped = np.clip(unclipped, qmin, qmax)
+    with np.errstate(over="ignore"):
+        decoded = (clipped - z[:, None]).astype(np.float32) * scales.astype(np.float32)[:, None]
+    if np.isinf(decoded).any():
+        raise ScaleOverflow("a scale was rounded up so far that a value decodes to infinity")
     return clipped.astype(np.int64), clipped != unclipped
 
 
@@ -570,52 +478,6 @@ def _ggml_codes(values: NDArray[np.float32], low: Any, d: Any, scheme: Scheme) -
     return np.minimum(unclipped, 15) - int(half), unclipped > 15
 
 
-# ---------------------------------------------------------------- affine: optimal
-
-# Bounds are compared with this much room, far above the rounding of a sum: it can only widen the search.
-SLACK = 2.0**-30
-
-# (err, zero point out of range, |s|, s < 0, |z|, z < 0, s, z): the least wins. A key of only (err,) stands
-# for decoding every element to zero, and wins if nothing has less error.
-Key = tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Search:
-    """One block, and the lattice `s * (q - z)` to fit to it.
-
-    Attributes:
-        x: the values.
-        w: their importances.
-        qmin: smallest code.
-        qmax: largest code.
-        z_limit: zero points lie in `-z_limit .. z_limit`.
-        signs: signs of scales to try.
-    """
-
-    x: F64
-    w: F64
-    qmin: int
-    qmax: int
-    z_limit: int
-    signs: tuple[int, ...]
-
-    def errors(self, s: F64, z: F64) -> F64:
-        """`err` of each pair of scale and zero point, as docs/rules.md defines it."""
-        q = np.clip(np.rint(self.x / s[:, None]) + z[:, None], self.qmin, self.qmax)
-        d = self.x - s[:, None] * (q - z[:, None])
-        return error_sum(self.w * (d * d))
-
-    def best(self, s: F64, z: F64, so_far: Key) -> Key:
-        """The least key among the pairs and the best one so far."""
-        if not s.size:
-            return so_far
-        outside = ((z < self.qmin) | (z > self.qmax)).astype(np.float64)
-        columns = (self.errors(s, z), outside, np.abs(s), s < 0, np.abs(z), z < 0, s, z)
-        first = np.lexsort(columns[::-1])[0]
-        return min(so_far, tuple(float(column[first]) for column in columns))
-
-
 def optimal(
     values: F64, weights: F64, scheme: Scheme, qmin: int, qmax: int, positive: bool
 ) -> tuple[F64, F64]:
@@ -634,133 +496,3 @@ def optimal(
         if len(key) > 1:
             scales[i], z[i] = key[-2:]
     return scales, z
-
-
-def reach(block: Search, bound: float) -> F64:
-    """How far each decoded value may be from its element before that element alone costs `bound`."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(block.w > 0, np.sqrt(bound * (1 + SLACK) / block.w), np.inf) * (1 + SLACK)
-
-
-def fit_every_scale(block: Search, name: str, bound: float, to_zero: Key) -> Key:
-    """Try every scale of a 16-bit type and every zero point, less those that cannot win.
-
-    Under |s| > 2 amax every element rounds to zero, or its code lies further away. Below, the largest
-    element must be within reach of the largest multiple of s.
-    """
-    size = np.abs(block.x)
-    longest = max(abs(block.qmin), block.qmax) + block.z_limit
-    s = positive_scales(name)
-    s = s[(s <= 2 * size.max()) & (s * longest * (1 + SLACK) >= (size - reach(block, bound)).max())]
-    # No clipped code is nearer than the nearest multiple of s.
-    k = np.rint(block.x / s[:, None])
-    d = block.x - s[:, None] * k
-    lattice = error_sum(block.w * (d * d)) * (1 - SLACK)
-    order = np.argsort(lattice, kind="stable")
-    best = to_zero
-    for start in range(0, s.size, 64):
-        part = order[start : start + 64]
-        part = part[lattice[part] <= min(bound, best[0])]
-        if not part.size:
-            break
-        for sign in block.signs:
-            best = block.best(*_pairs(block, s[part], sign, min(bound, best[0])), best)
-    return best
-
-
-def _pairs(block: Search, s: F64, sign: int, bound: float) -> tuple[F64, F64]:
-    """Each scale with every zero point that leaves each element within its reach of the code range."""
-    near = reach(block, bound)
-    u = 1 / s[:, None]
-    # s * (qmin - z) <= x + near and s * (qmax - z) >= x - near, with room for rounding
-    first = np.ceil(block.qmin - (sign * block.x + near) * u - 1e-6).max(-1)
-    last = np.floor(block.qmax - (sign * block.x - near) * u + 1e-6).min(-1)
-    first, last = np.maximum(first, -block.z_limit), np.minimum(last, block.z_limit)
-    counts = np.maximum(last - first + 1, 0).astype(np.int64)
-    offset = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return sign * np.repeat(s, counts), np.repeat(first, counts) + offset
-
-
-def fit_float32(block: Search, name: str, bound: float, to_zero: Key) -> Key:
-    """All float32 scales, by enumerating every vector of codes that any scale gives.
-
-    Between two breakpoints the codes stand still and `err` is a parabola, least at A / Q; the true minimum
-    is beside some A / Q. The parabolas are tried, lowest first, until their least is above the best found.
-    """
-    fits = [_parabolas(block, sign, z, bound) for sign in block.signs for z in _zero_points(block)]
-    s, z, least, flat = (np.concatenate(column) for column in zip(*fits, strict=True))
-    unsure = 1e-13 * float(error_sum(block.w * (block.x * block.x)))  # rounding of `least`
-    order = np.argsort(least, kind="stable")
-    best = to_zero
-    for start in range(0, s.size, 512):
-        part = order[start : start + 512]
-        part = part[least[part] <= best[0] * (1 + SLACK) + unsure]
-        if not part.size:
-            break
-        scales = [float32_around(abs(s[i]), flat[i]) for i in part]
-        zeros = np.repeat(z[part], [len(some) for some in scales])
-        signs = np.repeat(np.sign(s[part]), [len(some) for some in scales])
-        best = block.best(signs * np.concatenate(scales), zeros, best)
-    return best
-
-
-def _zero_points(block: Search) -> range:
-    return range(-block.z_limit, block.z_limit + 1)
-
-
-def _parabolas(block: Search, sign: int, z: int, bound: float) -> tuple[F64, F64, F64, F64]:
-    """Scale, zero point and least error of the parabola between each two breakpoints; and its flat part.
-
-    The flat part is how far from the scale float64 may see no difference in `err`.
-    """
-    x, w = sign * block.x, block.w
-    left, right = _segments(block, x, z, bound)
-    middle = (left + right) / 2
-    k = np.clip(np.rint(x / middle[:, None]) + z, block.qmin, block.qmax) - z
-    a, q = (w * x * k).sum(-1), (w * k * k).sum(-1)
-    rising = (a > 0) & (q > 0)
-    a, q = a[rising], q[rising]
-    s = a / q
-    least = (w * x * x).sum() - a * s
-    return sign * s, np.full(s.shape, float(z)), least, np.sqrt(2.0**-46 * np.maximum(least, 0) / q)
-
-
-def _segments(block: Search, x: F64, z: int, bound: float) -> tuple[F64, F64]:
-    """Ends of the ranges of positive s in which no code changes, less those that cannot win."""
-    halves = np.arange(block.qmin - z, block.qmax - z) + 0.5
-    points = (x[:, None] / halves).ravel()
-    edges = np.unique(np.concatenate([[0.0], points[points > 0], [4 * np.abs(x).max()]]))
-    left, right = edges[:-1], edges[1:]
-    near = reach(block, bound)
-    low, high = block.qmin - z, block.qmax - z
-    room = SLACK * (np.abs(x).max() + right * max(abs(low), abs(high)))
-    # every element within its reach of the range s * low .. s * high, at one end at least
-    keep = np.minimum(left * low, right * low) <= (x + near).min() + room
-    keep &= np.maximum(left * high, right * high) >= (x - near).max() - room
-    keep &= left <= _largest_useful_scale(block, x)
-    return left[keep], right[keep]
-
-
-def _largest_useful_scale(block: Search, x: F64) -> float:
-    """A scale whose half clips nothing is no better than its half, which wins ties (rules.md)."""
-    low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
-    if block.z_limit:
-        whole = (high - low) / (block.qmax - block.qmin - 1)
-    elif low < 0 and block.qmin == 0:
-        whole = math.inf
-    else:
-        whole = max(high / block.qmax, low / block.qmin if low else 0.0)
-    storable = max(whole, 2.0**-120)  # far above the subnormal numbers every half is storable
-    return min(2 * max(high, -low), 2 * storable * (1 + SLACK))
-
-
-def float32_around(center: float, width: float) -> F64:
-    """Every positive float32 within `width` of `center`, and its neighbours on both sides."""
-    with np.errstate(over="ignore"):
-        ends = np.array([max(center - width, 0.0), center + width]).astype(np.float32)
-    first, last = (int(bits) for bits in ends.view(np.uint32))
-    infinity = 0x7F800000
-    if last - first > 1 << 20:
-        raise ArithmeticError("float64 cannot tell more than a million scales apart")
-    codes = np.arange(max(first - 1, 1), min(last + 1, infinity - 1) + 1, dtype=np.uint32)
-    return codes.view(np.float32).astype(np.float64)

@@ -256,7 +256,7 @@ def test_leave_unfit_lists_what_it_leaves(model: Path) -> None:
 def test_output_is_checked_first(model: Path, quantized: Path, tmp_path: Path) -> None:
     before = quantized.read_bytes()
     assert "exists already" in refused(run("quantize", model, "-o", quantized))
-    assert ".hrry" in refused(run("quantize", model, "-o", tmp_path / "out.gguf"))
+    assert ".hrry" in refused(run("quantize", model, "-o", tmp_path / "out.onnx"))
     assert "does not exist" in refused(run("quantize", model, "-o", tmp_path / "no" / "out.hrry"))
     assert "Missing option" in refused(run("quantize", model))
     assert "the source itself" in run("quantize", quantized, "-o", quantized, "--force").stderr
@@ -295,7 +295,7 @@ def test_faults_of_the_environment(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("blockscale.pipeline.run_quantize", fail)
+    monkeypatch.setattr("blockscale.pipeline.run_plan", fail)
     result = run("quantize", model, "-o", model.with_name("out.hrry"))
     assert result.exit_code == code
     assert says in result.stderr
@@ -481,7 +481,11 @@ def test_a_closed_pipe_is_quiet(model: Path) -> None:
 
 def test_refusals_of_the_real_command(model: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.hrry").write_bytes(b"HRRYFILE" + bytes(96))
-    for args in (("inspect", tmp_path / "bad.hrry"), ("compare", model, tmp_path), ("quantize", "-x")):
+    for args in (
+        ("inspect", tmp_path / "bad.hrry"),
+        ("compare", model, tmp_path / "missing"),
+        ("quantize", "-x"),
+    ):
         process = spawn(*args)
         out, errors = process.communicate(timeout=20)
         assert process.returncode == 2

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 import blockscale as bs
 import cases
 import reference
-from blockscale.errors import NonFiniteError, ScaleOverflowError, SchemeError
+import reference_numbers as numbers
+from blockscale.errors import NonFiniteError, OverflowingValueError, ScaleOverflowError, SchemeError
 from blockscale.schemes import SCHEMES, Scheme, scheme
+from reference_optimal import Search
 
 F64 = NDArray[np.float64]
 DTYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
@@ -230,6 +232,51 @@ def test_threads_do_not_change_the_result(row: Scheme, rule: str, shape: tuple[i
         _assert_same_bits(one.dequantize(threads=1), other.dequantize(threads=threads))
 
 
+# ---------------------------------------------------------------- decoding
+
+
+@pytest.mark.parametrize("name", MX)
+def test_every_code_under_every_scale_byte(name: str) -> None:
+    """Exhaustive: 256 bytes x all codes, in each output type; what float16 cannot hold is refused."""
+    row = scheme(name, block_size=256)
+    codes = np.tile(np.arange(256, dtype=np.uint8) & ((1 << row.element.bits) - 1), (256, 1))
+    scale_bytes = np.arange(256, dtype=np.uint8)[:, None]
+    result = reference.Result(codes, scale_bytes, None, None, {})
+    wanted = reference.dequantize(result, row)
+    signed = numbers.low_bits_to_int(codes, row.element.bits, row.element.kind == "int")
+    w = bs.BlockTensor.from_parts(row, signed, scale_bytes)
+    np.testing.assert_array_equal(w.dequantize(), wanted)
+    for half, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
+        finite = np.isfinite(wanted)
+        rounded = numbers.round_to_type(np.where(finite, wanted, 0).astype(np.float64), half)
+        for byte in range(256):
+            one = w[byte : byte + 1]
+            if np.isinf(rounded[byte]).any():
+                with pytest.raises(OverflowingValueError):
+                    one.dequantize(dtype)
+                continue
+            expected = np.where(finite[byte], rounded[byte], wanted[byte])
+            np.testing.assert_array_equal(one.dequantize(dtype)[0].astype(np.float64), expected)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_affine_code(name: str, scale: str) -> None:
+    """All codes, with zero points to the ends of int32 and scales from all of their range."""
+    row = scheme(name, scale=scale, symmetric=False, block_size=256)
+    codes = np.tile(np.arange(256, dtype=np.uint8) & ((1 << row.element.bits) - 1), (40, 1))
+    stored = numbers.low_bits_to_int(codes, row.element.bits, row.element.kind == "int")
+    rng = np.random.default_rng(3)
+    spread = np.ldexp(rng.uniform(-1, 1, (40, 1)), rng.integers(-20, 15, (40, 1)))
+    scales = numbers.round_to_type(spread, scale).astype(row.scale.dtype)
+    zero_points = rng.integers(-(2**31), 2**31, (40, 1)).astype(np.int32)
+    zero_points[::2] >>= 24
+    zero_points[:2, 0] = -(2**31), 2**31 - 1
+    wanted = reference.dequantize(reference.Result(codes, scales, zero_points, None, {}), row)
+    w = bs.BlockTensor.from_parts(row, stored, scales, zero_points=zero_points)
+    _assert_same_bits(w.dequantize(), wanted)
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -392,9 +439,19 @@ def test_optimal_reaches_the_least_error_where_many_scales_share_it() -> None:
     got = bs.quantize(x, row, rule="optimal:positive").scales[:, 0].astype(np.float64)
     best = reference.quantize(x, row, rule="optimal:positive").scales[:, 0].astype(np.float64)
     for block, mine, wanted in zip(x, got, best, strict=True):
-        search = reference.Search(block, np.ones(32), 0, 15, 0, (1,))
+        search = Search(block, np.ones(32), 0, 15, 0, (1,))
         errors = search.errors(np.array([mine, wanted]), np.zeros(2))
         assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("name", ["uint2", "int2", "uint4", "int4"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_optimal_ties_where_codes_meet_halves(name: str, symmetric: bool) -> None:
+    """Under the least scale, halves are as near to a clipped code as to their own: ties decide."""
+    row = scheme(name, symmetric=symmetric, block_size=2)
+    reach = 3 << row.element.bits
+    x = np.random.default_rng(row.element.bits).integers(-reach, reach + 1, (400, 2)) * 2.0**-25
+    assert_same(x, row, "optimal")
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -411,10 +468,10 @@ def test_optimal_weighs_positions_along_the_axis(name: str, axis: int) -> None:
 def _block_errors(w: bs.BlockTensor, x: F64) -> F64:
     """`err` of each block of a tensor whose blocks are its rows, as docs/rules.md defines it."""
     row = w.scheme
-    codes = reference.low_bits_to_int(w.codes().view(np.uint8), 8, row.element.kind == "int")
+    codes = numbers.low_bits_to_int(w.codes().view(np.uint8), 8, row.element.kind == "int")
     zero_points = 0 if w.zero_points is None else w.zero_points.astype(np.int64)
     d = x - w.scales.astype(np.float64) * (codes - zero_points)
-    return reference.error_sum(d * d)
+    return numbers.error_sum(d * d)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import cases
 import reference
+import reference_numbers as numbers
 from blockscale.schemes import scheme
 
 FLOAT_ELEMENTS = {
@@ -64,8 +65,8 @@ def _bits(dtype: Any, count: int) -> NDArray[Any]:
 
 @pytest.mark.parametrize("name", FLOAT_ELEMENTS)
 def test_every_code_has_the_value_ml_dtypes_gives(name: str) -> None:
-    bits = sum(reference.FIELDS[name][:2]) + 1
-    ours = reference.code_values(name, bits).astype(np.float32)
+    bits = sum(numbers.FIELDS[name][:2]) + 1
+    ours = numbers.code_values(name, bits).astype(np.float32)
     theirs = _bits(FLOAT_ELEMENTS[name], 1 << bits)
     np.testing.assert_array_equal(ours, theirs)
     finite = np.isfinite(ours)
@@ -74,18 +75,18 @@ def test_every_code_has_the_value_ml_dtypes_gives(name: str) -> None:
 
 def test_mx_integers_are_fractions() -> None:
     int8 = np.arange(256, dtype=np.uint8).view(np.int8)
-    np.testing.assert_array_equal(reference.code_values("int8", 8), int8 / 64)
-    np.testing.assert_array_equal(reference.code_values("int4", 4)[[0, 7, 8, 15]], [0, 1.75, -2, -0.25])
+    np.testing.assert_array_equal(numbers.code_values("int8", 8), int8 / 64)
+    np.testing.assert_array_equal(numbers.code_values("int4", 4)[[0, 7, 8, 15]], [0, 1.75, -2, -0.25])
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_positive_scales_are_all_of_them(name: str) -> None:
-    dtype = reference.SCALE_DTYPES[name]
+    dtype = numbers.SCALE_DTYPES[name]
     with np.errstate(invalid="ignore"):  # signalling NaNs
         every = np.arange(1 << 16, dtype=np.uint16).view(dtype).astype(np.float64)
     expected = np.sort(every[np.isfinite(every) & (every > 0)])
-    np.testing.assert_array_equal(reference.positive_scales(name), expected)
-    assert reference.smallest_scale(name) == expected[0]
+    np.testing.assert_array_equal(numbers.positive_scales(name), expected)
+    assert numbers.smallest_scale(name) == expected[0]
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
@@ -94,28 +95,28 @@ def test_round_to_type_is_the_cast(name: str) -> None:
     drawn = rng.integers(0, 1 << 32, 20000, dtype=np.uint32).view(np.float32)
     values = drawn[np.isfinite(drawn)].astype(np.float64)
     if name != "float32":
-        codes = np.sort(reference.positive_scales(name))
+        codes = np.sort(numbers.positive_scales(name))
         middles = (codes[:-1] + codes[1:]) / 2
         values = np.concatenate([values, middles, [0.0, -0.0, 65519.99, 65520, -65520]])
     else:
         values = np.concatenate([values * (1 + 2.0**-24), values * (1 + 2.0**-30), [1e300, -1e-300]])
     with np.errstate(over="ignore", under="ignore"):
-        expected = values.astype(reference.SCALE_DTYPES[name]).astype(np.float64)
-    np.testing.assert_array_equal(reference.round_to_type(values, name), expected)
+        expected = values.astype(numbers.SCALE_DTYPES[name]).astype(np.float64)
+    np.testing.assert_array_equal(numbers.round_to_type(values, name), expected)
 
 
 def test_round_to_bfloat16_rounds_float64_once() -> None:
     """A cast by way of float32 would round twice: 1 + 2**-8 + 2**-40 lies above the middle."""
     above = 1 + 2.0**-8 + 2.0**-40
     np.testing.assert_array_equal(
-        reference.round_to_type(np.array([1 + 2.0**-8, above, -above]), "bfloat16"),
+        numbers.round_to_type(np.array([1 + 2.0**-8, above, -above]), "bfloat16"),
         [1, 1 + 2.0**-7, -1 - 2.0**-7],
     )
 
 
 @pytest.mark.parametrize("name", FLOAT_ELEMENTS)
 def test_codes_are_those_of_ml_dtypes_casts(name: str) -> None:
-    table = reference.magnitudes(name)
+    table = numbers.magnitudes(name)
     middles = ((table[:-1] + table[1:]) / 2).astype(np.float32)
     rng = np.random.default_rng(2)
     some = (rng.standard_normal(5000) * table[-1] / 2).astype(np.float32)
@@ -124,7 +125,7 @@ def test_codes_are_those_of_ml_dtypes_casts(name: str) -> None:
     )
     values = np.concatenate([values, -values, [1e6, -1e6, 464, 465, 1000]]).astype(np.float32)
     top = np.float32(table[-1])
-    bits = sum(reference.FIELDS[name][:2]) + 1
+    bits = sum(numbers.FIELDS[name][:2]) + 1
     expected = np.clip(values, -top, top).astype(FLOAT_ELEMENTS[name]).view(np.uint8)
     for exponent in (-40, 0, 13):
         scaled = np.ldexp(values.astype(np.float64), exponent)[None]
@@ -176,11 +177,11 @@ def test_exponents_next_to_every_power_of_two(dtype: Any) -> None:
     least = int(info.minexp) - int(info.nmant)
     k = np.arange(least, int(info.maxexp))
     powers = np.ldexp(np.ones(len(k), dtype), k)
-    exponent, m = reference.exponent_and_significand(powers.astype(np.float64))
+    exponent, m = numbers.exponent_and_significand(powers.astype(np.float64))
     assert (exponent == k).all()
     assert (m == 1).all()
     below = np.nextafter(powers, dtype(0)).astype(np.float64)[1:]
-    exponent, m = reference.exponent_and_significand(below)
+    exponent, m = numbers.exponent_and_significand(below)
     assert (exponent == k[1:] - 1).all()
     assert ((m >= 1) & (m < 2)).all()
     assert (np.ldexp(m, exponent) == below).all()
@@ -246,7 +247,7 @@ def test_exponents_are_clamped_and_counted() -> None:
 
 
 def test_largest_value_that_fits_float32_takes_the_place_of_max() -> None:
-    x = np.full((1, 2), reference.FLOAT32_MAX)
+    x = np.full((1, 2), numbers.FLOAT32_MAX)
     result = reference.quantize(x, scheme("mxfp4"), rule="rceil")
     assert result.scales.tolist() == [[126 + 127]]
     assert reference.dequantize(result, scheme("mxfp4")).tolist() == [[3 * 2.0**126] * 2]
@@ -282,7 +283,7 @@ def test_error_sum_order(width: int) -> None:
     for half in (8, 4, 2, 1):
         for j in range(half):
             lanes[j] += lanes[j + half]
-    assert float(reference.error_sum(terms)) == lanes[0]
+    assert float(numbers.error_sum(terms)) == lanes[0]
 
 
 # ---------------------------------------------------------------- ggml
@@ -352,125 +353,6 @@ def test_ggml_scales_of_zero_are_replaced(name: str) -> None:
     assert scales == [1.0, -flat if name == "q4_0" else flat, signed]
     assert (result.events["scales_raised"], result.events["zero_blocks"]) == (2, 1)
     assert not result.codes[0].any()
-
-
-# ---------------------------------------------------------------- optimal
-
-
-def _plain_search(x: NDArray[np.float64], row: Any, narrow: bool, positive: bool) -> tuple[float, float]:
-    """Scale and zero point by trying every pair: no bound, no order, the keys of rules.md."""
-    qmin, qmax = reference.code_range(row, narrow)
-    with_z = row.offset == "zero_point"
-    limit = 16 << row.element.bits if with_z else 0
-    every = reference.positive_scales(row.scale.name)
-    signed = every if with_z or positive else np.concatenate([every, -every])
-    best: tuple[float, ...] = (float(reference.error_sum(x * x)),)
-    for z in range(-limit, limit + 1):
-        q = np.clip(np.rint(x / signed[:, None]) + z, qmin, qmax)
-        d = x - signed[:, None] * (q - z)
-        err = reference.error_sum(d * d)
-        for i in np.flatnonzero(err == err.min()):
-            s = float(signed[i])
-            key = (float(err[i]), not qmin <= z <= qmax, abs(s), s < 0, abs(z), z < 0, s, z)
-            best = min(best, key)
-    return (best[-2], best[-1]) if len(best) > 1 else (1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "symmetric", "scale", "width", "options"),
-    [
-        ("int4", True, "float16", 32, ""),
-        ("int4", True, "bfloat16", 16, "narrow"),
-        ("int2", True, "float16", 8, "positive"),
-        ("uint4", True, "float16", 8, ""),
-        ("int8", True, "float16", 8, ""),
-        ("uint2", False, "float16", 4, ""),
-        ("int2", False, "bfloat16", 4, "narrow"),
-    ],
-)
-def test_optimal_is_the_best_of_every_pair(
-    name: str, symmetric: bool, scale: str, width: int, options: str
-) -> None:
-    row = scheme(name, symmetric=symmetric, scale=scale)
-    names = ("normal", "one_sided", "few_integers", "sparse", "half_codes", "near_least_scale", "tiny")
-    x = np.concatenate([cases.blocks(case, 1, width) for case in names])
-    result = reference.quantize(x, row, rule=f"optimal:{options}")
-    for i, block in enumerate(x):
-        s, z = _plain_search(block, row, "narrow" in options, "positive" in options)
-        assert result.scales[i, 0].astype(float) == s, names[i]
-        assert result.zero_points is None or result.zero_points[i, 0] == z, names[i]
-
-
-def test_optimal_is_the_best_of_every_pair_of_uint4() -> None:
-    """513 zero points x 31743 scales, plainly, for one small block with ties."""
-    row = scheme("uint4")
-    x = np.array([-1.0, 0.5, 3.0])
-    s, z = _plain_search(x, row, False, False)
-    result = reference.quantize(x, row, rule="optimal")
-    assert (result.scales[0].astype(float), result.zero_points[0]) == (s, z)  # type: ignore[index]
-
-
-@pytest.mark.parametrize("name", ["int4", "uint4", "int2", "uint2", "int8"])
-def test_optimal_float32_is_the_best_of_many(name: str) -> None:
-    """No float16 or bfloat16 scale, and no float32 scale of a fine net, does better."""
-    row = scheme(name, scale="float32")
-    x = np.concatenate([cases.blocks(case, 2, 16) for case in ("normal", "one_sided", "integers", "sparse")])
-    best = reference.quantize(x, row, rule="optimal")
-    weights = np.ones(16)
-    qmin, qmax = reference.code_range(row, False)
-    for i, block in enumerate(x):
-        search = reference.Search(block, weights, qmin, qmax, 0, (1,))
-        z = np.zeros(1) if best.zero_points is None else best.zero_points[i].astype(np.float64)
-        s = best.scales[i].astype(np.float64)
-        least = search.errors(s, z)[0]
-        net = (s * (1 + np.linspace(-0.5, 1.2, 4001))).astype(np.float32).astype(np.float64)
-        for shift in (-1, 0, 1) if row.offset == "zero_point" else (0,):
-            assert (search.errors(net, np.full(net.shape, z[0] + shift)) >= least).all()
-        for scale in ("float16", "bfloat16"):
-            other = reference.quantize(block, scheme(name, scale=scale), rule="optimal")
-            z = np.zeros(1) if other.zero_points is None else other.zero_points.astype(np.float64)
-            assert search.errors(other.scales.astype(np.float64), z)[0] >= least
-
-
-def test_optimal_ties() -> None:
-    """Equal errors: zero point in range, smaller |s|, positive s."""
-    signed = reference.quantize(np.array([[8.0, 0], [7, -7], [-8, 0]]), scheme("int4"), rule="optimal")
-    assert signed.scales[:, 0].tolist() == [-1, 1, 1]
-    shifted = reference.quantize(np.array([[15.0, 15], [-15, -15]]), scheme("uint4"), rule="optimal")
-    assert shifted.zero_points is not None
-    assert shifted.scales[:, 0].tolist() == [1, 1]
-    assert shifted.zero_points[:, 0].tolist() == [0, 15]
-
-
-def test_optimal_follows_the_importance() -> None:
-    """Where two elements count and the rest do not, those two are fitted as if alone."""
-    x = np.array([1.0, 0.3, 0.11, 5.0])
-    weights = np.array([0.0, 1, 1, 0])
-    for name in ("int4", "uint4"):
-        result = reference.quantize(x, scheme(name), rule="optimal", importance=weights)
-        alone = reference.quantize(x[1:3], scheme(name), rule="optimal")
-        np.testing.assert_array_equal(result.codes[1:3], alone.codes)
-        np.testing.assert_array_equal(result.scales, alone.scales)
-    doubled = reference.quantize(np.repeat(x, [1, 2, 1, 3]), scheme("int4"), rule="optimal")
-    counted = reference.quantize(x, scheme("int4"), rule="optimal", importance=[1.0, 2, 1, 3])
-    np.testing.assert_array_equal(counted.scales, doubled.scales)
-
-
-def test_importances_of_zero_count_as_one() -> None:
-    x = np.array([1.0, 0.3, 0.11, 5.0])
-    none = reference.quantize(x, scheme("int4"), rule="optimal", importance=np.zeros(4))
-    even = reference.quantize(x, scheme("int4"), rule="optimal")
-    np.testing.assert_array_equal(none.codes, even.codes)
-    assert none.events["unweighted_blocks"] == 1
-
-
-def test_optimal_gives_up_to_zero() -> None:
-    """Nothing storable beats decoding to zero: scale 1, zero point 0."""
-    for name in ("int4", "uint4"):
-        result = reference.quantize(np.array([1e-12, -1e-12]), scheme(name), rule="optimal")
-        assert result.scales.tolist() == [1]
-        assert result.zero_points is None or result.zero_points.tolist() == [0]
-        assert result.events["zeroed"] == 2
 
 
 # ---------------------------------------------------------------- shapes, events, refusals

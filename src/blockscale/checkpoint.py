@@ -4,108 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .containers.hrry import HrryFile, write_hrry
-from .containers.safetensors import SafetensorsFile, write_safetensors
-from .containers.sniff import PEEK, open_input, recognise_foreign
+from .containers.hrry import write_hrry
+from .containers.safetensors import write_safetensors
+from .dialects.base import Options
 from .errors import InputError, UnsupportedError, error_context
-from .hurray import (
-    HurrayTensor,
-    Tensor,
-    TensorDescriptor,
-    UnknownQuantization,
-    encode_tensor,
-    plan_array,
-    scheme_of,
-)
-from .schemes import Scheme
+from .hurray import HurrayTensor, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
+from .sources import HrrySource, Reading, Source, TensorInfo, open_source
 from .tensor import BlockTensor
 
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """What a checkpoint says of a tensor without reading its data.
-
-    Attributes:
-        name: its name.
-        shape: logical shape, in elements.
-        dtype: element type as the container names it.
-        nbytes: stored bytes, parameters included.
-        scheme: the scheme of a block-scaled tensor, else None.
-        axis: the blocked axis of a block-scaled tensor, else None.
-        quantization: one line on how it is quantized, empty for plain tensors.
-        is_float: whether the values are plain floating-point numbers.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    scheme: Scheme | None
-    axis: int | None
-    quantization: str
-    is_float: bool
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(np.prod(self.shape, dtype=object))
-
-    @property
-    def bits_per_element(self) -> float:
-        """Stored bits per element; 0 for an empty tensor."""
-        return 8 * self.nbytes / self.size if self.size else 0.0
-
-
-class Source(Protocol):
-    """What a container must offer to be opened as a checkpoint."""
-
-    @property
-    def kind(self) -> str:
-        """Name of the container."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Its own key-value metadata."""
-
-    @property
-    def infos(self) -> Mapping[str, TensorInfo]:
-        """Name to TensorInfo, in the file's order."""
-
-    def tensor(self, name: str) -> Tensor:
-        """The tensor, lazily where the container can."""
-
-    def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
-        """Stored bytes of a plain tensor's values, into new memory."""
-
-    def plain_dtype(self, name: str) -> np.dtype[Any] | None:
-        """Dtype of a plain tensor that lies row-major and whole-byte, else None."""
-
-    def descriptor(self, name: str) -> TensorDescriptor:
-        """Its Hurray descriptor, or that of the same array in a `.hrry` file."""
-
-    def stored_pieces(self, name: str, limit: int) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
-        """Buffer index, offset and bytes, as a `.hrry` file stores the tensor."""
-
-    def close(self) -> None:
-        """Close the file."""
+__all__ = ["Checkpoint", "Tensor", "TensorInfo", "open_checkpoint", "save_checkpoint"]
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """Named tensors in a file, read when asked for.
+    """Named tensors in a file or model folder, read when asked for.
 
     Attributes:
-        path: the file.
-        kind: `"safetensors"` or `"hrry"`.
+        path: the file or folder.
+        kind: `"safetensors"`, `"hrry"`, `"gguf"`, or `"safetensors in N shards"`.
         metadata: the container's own key-value metadata.
         infos: name to TensorInfo, in the file's order.
+        reading: how the source was understood: dialects, evidence, problems, config, companions.
+        paths: the files that hold tensors.
     """
 
     def __init__(self, path: Path, source: Source) -> None:
@@ -113,7 +39,14 @@ class Checkpoint(Mapping[str, Tensor]):
         self.kind = source.kind
         self.metadata = source.metadata
         self.infos = source.infos
+        self.reading: Reading = source.reading
+        self.paths = tuple(source.paths)
         self._source = source
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files that hold tensors."""
+        return sum(path.stat().st_size for path in self.paths)
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor: an ndarray, a BlockTensor, or a HurrayTensor for other quantizations."""
@@ -180,19 +113,68 @@ class Checkpoint(Mapping[str, Tensor]):
             out[i] = data.view(dtype)
         return out
 
+    def rows(self, name: str, start: int, stop: int) -> BlockTensor | None:
+        """Rows of a block-scaled tensor, blocks along the last axis, as a matrix in new memory.
+
+        None if the container can only give the whole tensor.
+        """
+        self.info(name)
+        with error_context(file=str(self.path), tensor=name):
+            return self._source.rows(name, start, stop)
+
     def stored_pieces(self, name: str, limit: int) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
-        """The tensor as a `.hrry` file stores it, in pieces of at most about `limit` bytes.
+        """The tensor as a `.hrry` file stores it, in pieces of at most about `limit` bytes where possible.
 
         Yields:
             Buffer index, byte offset in that buffer, bytes.
         """
         self.info(name)
-        yield from self._source.stored_pieces(name, limit)
+        if isinstance(self._source, HrrySource):
+            yield from self._source.stored_pieces(name, limit)
+            return
+        dtype = self.plain_dtype(name)
+        if dtype is None or dtype.kind == "b":  # another layout than here
+            for index, data in enumerate(encode_tensor(self[name])[1]):
+                yield index, 0, data
+            return
+        for start, data in self.plain_pieces(name, limit):
+            yield 0, start, data
+
+    def plain_pieces(self, name: str, limit: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Byte offset and bytes of a plain tensor, in pieces of at most `limit` bytes, into new memory."""
+        nbytes = self.info(name).nbytes
+        for start in range(0, nbytes, limit):
+            yield start, self._source.read_bytes(name, start, min(start + limit, nbytes))
+
+    def logical_dtype(self, name: str) -> np.dtype[Any] | None:
+        """Dtype of the array that `self[name]` gives, for tensors that are not block-scaled.
+
+        Quantized tensors without a scheme of ours (two-level GGUF types, activation order) decode to float32.
+        None: a dtype that nothing here knows.
+        """
+        info, dtype = self.info(name), self.plain_dtype(name)
+        if dtype is not None:
+            return dtype
+        if info.quantization:
+            return np.dtype(np.float32)
+        return self._source.packed_dtype(name)
 
     def descriptor(self, name: str) -> TensorDescriptor:
-        """The Hurray descriptor of the tensor as it is, for a `.hrry` file that keeps it."""
-        self.info(name)
-        return self._source.descriptor(name)
+        """The Hurray descriptor of the tensor as it is, for a `.hrry` file that keeps it.
+
+        Raises:
+            InputError: the format cannot hold it.
+            UnsupportedError: a dtype that nothing here knows.
+        """
+        info = self.info(name)
+        if isinstance(self._source, HrrySource):
+            return self._source.file.descriptor(name)
+        if info.scheme is not None and info.axis is not None:
+            return plan_tensor(info.shape, info.axis, info.scheme)
+        dtype = self.logical_dtype(name)
+        if dtype is None:
+            raise UnsupportedError(f"the dtype {info.dtype} is unknown here", tensor=name, found=info.dtype)
+        return plan_array(info.shape, dtype)
 
     def __contains__(self, name: object) -> bool:
         """True if there is a tensor of that name; reads nothing."""
@@ -221,132 +203,35 @@ class Checkpoint(Mapping[str, Tensor]):
         self.close()
 
 
-class _Safetensors:
-    kind = "safetensors"
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    permissive: bool = False,
+    dialect: str | None = None,
+    zero_point_bias: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Open a file or model folder; kind and dialect are told by bytes, config, names and shapes.
 
-    def __init__(self, path: Path) -> None:
-        self._file = SafetensorsFile(path)
-        self.metadata: Mapping[str, Any] = self._file.metadata
-        self.infos: Mapping[str, TensorInfo] = {
-            e.name: TensorInfo(e.name, e.shape, e.dtype_name, e.nbytes, None, None, "", _is_float(e.dtype))
-            for e in self._file.entries.values()
-        }
-
-    def tensor(self, name: str) -> Tensor:
-        return self._file.array(name)
-
-    def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
-        return self._file.read_bytes(name, start, stop)
-
-    def plain_dtype(self, name: str) -> np.dtype[Any] | None:
-        entry = self._file.entries[name]
-        return None if entry.is_packed else entry.dtype
-
-    def descriptor(self, name: str) -> TensorDescriptor:
-        entry = self._file.entries[name]
-        if entry.dtype is None:
-            raise UnsupportedError(
-                f"a .hrry file has no type for {entry.dtype_name}",
-                tensor=name,
-                found=entry.dtype_name,
-                hint="remove the tensor from the source",
-            )
-        return plan_array(entry.shape, entry.dtype)
-
-    def stored_pieces(self, name: str, limit: int) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
-        entry = self._file.entries[name]
-        if entry.is_packed or entry.dtype is None or entry.dtype.kind == "b":  # another layout: few bytes
-            yield 0, 0, encode_tensor(self._file.array(name))[1][0]
-            return
-        for start in range(0, entry.nbytes, limit):
-            yield 0, start, self._file.read_bytes(name, start, min(start + limit, entry.nbytes))
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class _Hrry:
-    kind = "hrry"
-
-    def __init__(self, path: Path, *, permissive: bool) -> None:
-        self._file = HrryFile(path, permissive=permissive)
-        self.metadata: Mapping[str, Any] = self._file.metadata
-        self.infos: Mapping[str, TensorInfo] = {name: self._info(name) for name in self._file.entries}
-
-    def _info(self, name: str) -> TensorInfo:
-        d = self._file.descriptor(name)
-        scheme, axis = scheme_of(d) or (None, None)
-        return TensorInfo(
-            name,
-            tuple(d.shape),
-            d.type.name if d.type is not None else f"type 0x{d.type_tag:02X}",
-            sum(b.byte_size for b in d.buffers),
-            scheme,
-            axis,
-            _describe(d, scheme),
-            _is_float(self.plain_dtype(name)),
-        )
-
-    def tensor(self, name: str) -> Tensor:
-        return self._file.tensor(name)
-
-    def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
-        return self._file.read_bytes(name, 0, start, stop)
-
-    def plain_dtype(self, name: str) -> np.dtype[Any] | None:
-        return self._file.plain_dtype(name)
-
-    def descriptor(self, name: str) -> TensorDescriptor:
-        return self._file.descriptor(name)
-
-    def stored_pieces(self, name: str, limit: int) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
-        for index, handle in enumerate(self._file.descriptor(name).buffers):
-            for start in range(0, handle.byte_size, limit):
-                stop = min(start + limit, handle.byte_size)
-                yield index, start, self._file.read_bytes(name, index, start, stop)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _describe(d: TensorDescriptor, scheme: Scheme | None) -> str:
-    """One line on the quantization of a tensor in a .hrry file."""
-    if d.quantization is None:
-        return ""
-    if scheme is not None:
-        return scheme.describe()
-    if isinstance(d.quantization, UnknownQuantization):
-        return f"unknown scheme 0x{d.quantization.tag:02X}"
-    words = {"PerTensorAffine": "per-tensor affine", "PerChannelAffine": "per-channel affine", "NF4": "NF4"}
-    name = type(d.quantization).__name__
-    return words.get(name, name)
-
-
-def open_checkpoint(path: str | os.PathLike[str], *, permissive: bool = False) -> Checkpoint:
-    """Open a safetensors or `.hrry` file; the kind is told by its first bytes.
+    Files: safetensors, `.hrry`, GGUF (any part of a split one), `*.safetensors.index.json`. Folders: a
+    `config.json` with one safetensors file or shards and their index.
 
     Args:
-        path: the file.
+        path: the file or folder.
         permissive: read `.hrry` files that break rules which do not endanger the values.
+        dialect: read quantized weights as this dialect only; `"none"`: show the stored tensors as they are.
+        zero_point_bias: 1 if stored zero points are `z - 1` (GPTQ v1), 0 if they are `z`; None: as the config
+            says.
+        settings: further choices of a dialect, see its module.
 
     Raises:
         InputError: no such file, or a file of another kind (the message says which).
-        FormatError: the file breaks a rule of its format.
+        FormatError: the file breaks a rule of its format, or config, names and shapes contradict each other.
     """
     path = Path(path)
+    options = Options(zero_point_bias, dict(settings or {}))
     with error_context(file=str(path)):
-        if _first_bytes_say(path) == "hrry":
-            return Checkpoint(path, _Hrry(path, permissive=permissive))
-        return Checkpoint(path, _Safetensors(path))
-
-
-def _first_bytes_say(path: Path) -> str | None:
-    fd = open_input(path)
-    try:
-        foreign = recognise_foreign(os.pread(fd, PEEK, 0))
-    finally:
-        os.close(fd)
-    return foreign.kind if foreign is not None else None
+        return Checkpoint(path, open_source(path, permissive=permissive, options=options, forced=dialect))
 
 
 def save_checkpoint(
@@ -396,8 +281,3 @@ def _arrays_only(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
             )
         arrays[name] = value
     return arrays
-
-
-def _is_float(dtype: np.dtype[Any] | None) -> bool:
-    """Plain numbers that can be quantized: float64, float32, float16, bfloat16."""
-    return dtype is not None and dtype.name in ("float64", "float32", "float16", "bfloat16")

@@ -1,32 +1,32 @@
-"""The pipeline: weights from a source to a `.hrry` file, a slab at a time, in bounded memory."""
+"""The pipeline: carries out a plan, a slab at a time, in bounded memory, resumably."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import BlockGrid
+from .carry import recoded
 from .checkpoint import Checkpoint
-from .containers.hrry import HrryWriter
 from .errors import InputError, NonFiniteError, error_context
-from .hurray import encode_tensor
+from .hurray import HurrayTensor
+from .outputs import OutputSet
 from .plan import Plan, PlanItem
-from .quantize import find_nonfinite, nonfinite_error, quantize
+from .quantize import quantize
+from .recode import difference, same_numbers
 from .schemes import Scheme
+from .slab_jobs import SLAB_BYTES, Slab, cut, nonfinite_in
+from .targets import encode_rows, encode_whole
 from .tensor import BlockTensor, QuantizeReport
 
-# Source bytes of a slab: enough for threads to work on, little enough to keep memory flat.
-SLAB_BYTES = 16 << 20
-# Blocks along an earlier axis: wider slabs, so that each read of a line is worth its call.
-COLUMN_SLAB_BYTES = 48 << 20
-
 Progress = Callable[[int], None]
+_COUNTS = tuple(f.name for f in fields(QuantizeReport))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +36,39 @@ class TensorResult:
     Attributes:
         item: its line of the plan.
         report: the counted events, for tensors that were quantized.
+        exact: whether every value is what it was; None for tensors that were quantized.
+        largest_error: largest difference of a value, where it was recoded.
+        mean_error: mean absolute difference.
     """
 
     item: PlanItem
     report: QuantizeReport | None
+    exact: bool | None = None
+    largest_error: float = 0.0
+    mean_error: float = 0.0
 
 
-def run_quantize(
+def run_plan(
     ckpt: Checkpoint,
     plan: Plan,
-    output: str | os.PathLike[str],
     *,
     overwrite: bool = False,
+    resume: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[TensorResult]:
     """Carry out a plan.
 
-    Memory stays near a few slabs (16 or 48 MiB) whatever the size of a tensor; the exception is a tensor
-    whose lines do not end on bytes in the file (say 4-bit codes, blocks along axis 0 and an odd number of
-    columns), which is held whole. The file appears under its name only when it is whole.
+    Memory stays near a few slabs (16 or 48 MiB) whatever the size of a tensor, for `.hrry` and GGUF. Held
+    whole are: tensors that go into a dialect of safetensors, or change their scheme; and tensors whose lines
+    do not end on bytes in the file (4-bit codes, blocks along axis 0 and an odd number of columns). Every
+    file appears under its name only when it is whole.
 
     Args:
         ckpt: the source the plan was made for.
-        plan: from `plan_quantize`.
-        output: the `.hrry` file to write.
-        overwrite: replace an existing file.
+        plan: from `plan_quantize` or `plan_convert`.
+        overwrite: replace an existing output.
+        resume: keep what is done when interrupted, and go on with an interrupted run.
         threads: at most this many threads; the bytes written do not depend on it.
         progress: called with the number of source bytes dealt with since the last call.
 
@@ -73,141 +80,245 @@ def run_quantize(
         NonFiniteError, ScaleOverflowError: values that the scheme cannot hold; names tensor and index.
     """
     tell = progress or (lambda _bytes: None)
-    if os.path.realpath(output) == os.path.realpath(ckpt.path):
-        raise InputError("the output is the source itself", file=str(output), hint="another name")
-    specs = [(item.name, d) for item, d in zip(plan.items, plan.descriptors, strict=True)]
-    with HrryWriter(output, specs, metadata=plan.metadata, overwrite=overwrite) as writer:
-        return [_run_item(ckpt, item, writer, threads, tell) for item in plan.items]
+    _check_not_source(ckpt, plan)
+    results = []
+    fingerprint = {"source": _source_print(ckpt), "settings": plan.settings}
+    with OutputSet(plan.target.path, plan.layout, fingerprint, overwrite=overwrite, resume=resume) as outputs:
+        for item in plan.items:
+            if item.name in outputs.done:
+                result = _from_json(item, outputs.done[item.name])
+                tell(item.nbytes_in)
+            else:
+                with error_context(file=str(ckpt.path), tensor=item.name):
+                    result = _Job(ckpt, plan, item, outputs, threads, tell).run()
+                outputs.finish(item.name, _as_json(result))
+            results.append(result)
+    return results
 
 
-def _run_item(
-    ckpt: Checkpoint, item: PlanItem, writer: HrryWriter, threads: int | None, tell: Progress
-) -> TensorResult:
-    with error_context(file=str(ckpt.path), tensor=item.name):
-        if item.scheme is None or item.axis is None or item.action == "keep":
-            for index, at, data in ckpt.stored_pieces(item.name, SLAB_BYTES):
-                writer.write(item.name, index, at, data)
-                tell(len(data))
-            return TensorResult(item, None)
-        job = _Job(ckpt, item, item.scheme, BlockGrid(item.shape, item.axis, item.scheme.block_size), writer)
-        report = QuantizeReport(item.rule)
-        try:
-            for slab in job.slabs():
-                report += _write_slab(job, slab, threads)
-                tell(slab.x.nbytes)
-        except NonFiniteError as error:
-            raise _whole_nonfinite_error(job, error) from None
-        return TensorResult(item, report)
+def _check_not_source(ckpt: Checkpoint, plan: Plan) -> None:
+    outputs = [plan.target.path]
+    if plan.layout.is_folder:
+        names = [f.name for f in plan.layout.files] + list(plan.layout.extras)
+        outputs = [plan.target.path / name for name in names]
+    sources = {os.path.realpath(p) for p in (*ckpt.paths, *ckpt.reading.companions)}
+    for out in outputs:
+        if os.path.realpath(out) in sources:
+            raise InputError("the output is the source itself", file=str(out), hint="another name")
+
+
+def _source_print(ckpt: Checkpoint) -> list[list[Any]]:
+    """What tells one source from another: names, sizes and times of its files."""
+    return [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in ckpt.paths]
+
+
+def _as_json(result: TensorResult) -> dict[str, Any]:
+    report = None if result.report is None else asdict(result.report)
+    return {
+        "report": report,
+        "exact": result.exact,
+        "largest_error": result.largest_error,
+        "mean_error": result.mean_error,
+    }
+
+
+def _from_json(item: PlanItem, saved: Mapping[str, Any]) -> TensorResult:
+    report = saved["report"]
+    counts = None if report is None else QuantizeReport(**{name: report[name] for name in _COUNTS})
+    return TensorResult(item, counts, saved["exact"], saved["largest_error"], saved["mean_error"])
+
+
+@dataclass(slots=True)
+class _Errors:
+    """Differences of values, slab by slab."""
+
+    largest: float = 0.0
+    total: float = 0.0
+    elements: int = 0
+
+    def add(self, old: BlockTensor, new: BlockTensor) -> None:
+        largest, mean = difference(old, new)
+        self.largest = max(self.largest, largest)
+        self.total += mean * old.size
+        self.elements += old.size
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.elements if self.elements else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One tensor on its way from the source to the writer."""
+    """One tensor on its way from the source to the output."""
 
     ckpt: Checkpoint
+    plan: Plan
     item: PlanItem
-    scheme: Scheme
-    grid: BlockGrid
-    writer: HrryWriter
+    outputs: OutputSet
+    threads: int | None
+    tell: Progress
+    errors: _Errors = field(default_factory=_Errors)
 
-    @property
-    def inner(self) -> int:
-        """Elements between two neighbours along the axis in the source."""
-        return math.prod(self.grid.shape[self.grid.axis + 1 :])
+    def run(self) -> TensorResult:
+        if self.item.action == "quantize":
+            return self._quantize()
+        if self.item.out.scheme is not None:
+            return self._carry_blocks()
+        self._carry_plain()
+        return TensorResult(self.item, None, True)
 
-    def slabs(self) -> Iterator[_Slab]:
-        """Cut the tensor so that each part's bytes have places of their own in the file."""
-        grid, bits, inner = self.grid, self.scheme.element.bits, self.inner
-        if grid.rows * grid.length == 0:
-            return
-        line = (grid.padded_length if inner == 1 else inner) * bits
-        if line % (24 if bits == 6 else 8):
-            yield _Slab(np.asarray(self.ckpt[self.item.name]), grid.axis, 0, 0, 0)
-        elif grid.axis == len(grid.shape) - 1:
-            yield from self._row_slabs()
+    # ---- plain tensors and what a .hrry file holds as it is
+
+    def _carry_plain(self) -> None:
+        name, target, out = self.item.name, self.plan.target, self.item.out
+        dtype = self.ckpt.plain_dtype(name)
+        same_layout = dtype is not None and (dtype.kind != "b" or target.kind not in ("hrry", "gguf"))
+        if out.descriptor is not None or (target.kind == "hrry" and same_layout):
+            for index, at, data in self.ckpt.stored_pieces(name, SLAB_BYTES):
+                self._write(str(index), at, data)
+                self.tell(len(data))
+        elif same_layout:
+            part = "0" if target.kind == "gguf" else name
+            for at, data in self.ckpt.plain_pieces(name, SLAB_BYTES):
+                self._write(part, at, data)
+                self.tell(len(data))
         else:
-            yield from self._column_slabs(inner)
+            value = self.ckpt[name]
+            if isinstance(value, HurrayTensor | BlockTensor):
+                value = value.dequantize()
+            self._write_whole(value.astype(out.dtype, copy=False), fresh=False)
+            self.tell(self.item.nbytes_in)
 
-    def _row_slabs(self) -> Iterator[_Slab]:
-        """Blocks along the last axis: rows lie one after the other in every buffer."""
-        grid = self.grid
-        step = max(1, SLAB_BYTES // (grid.length * self._itemsize()))
-        for begin in range(0, grid.rows, step):
-            x = self.ckpt.read_rows(self.item.name, begin, min(begin + step, grid.rows), grid.length)
-            yield _Slab(x, 1, begin, begin * grid.row_bytes(self.scheme.element.bits), 0)
+    # ---- tensors that are block-scaled already
 
-    def _column_slabs(self, inner: int) -> Iterator[_Slab]:
-        """Blocks along an earlier axis: some columns of a `(length, inner)` slice at a time."""
-        grid, bits = self.grid, self.scheme.element.bits
-        line = inner * bits // 8
-        width = max(8, COLUMN_SLAB_BYTES // (grid.length * self._itemsize()) // 8 * 8)
-        for outer in range(grid.rows // inner):
-            rows = (outer * grid.length, (outer + 1) * grid.length)
-            for c in range(0, inner, width):
-                x = self.ckpt.read_columns(self.item.name, rows, inner, (c, min(c + width, inner)))
-                at = outer * grid.padded_length * line + c * bits // 8
-                yield _Slab(x, 0, outer * inner + c, at, line)
+    def _carry_blocks(self) -> TensorResult:
+        item, scheme = self.item, self.item.out.scheme
+        info = self.ckpt.info(item.name)
+        by_rows = self._writes_rows() and info.scheme is not None and scheme is not None
+        if by_rows and info.scheme is not None and scheme is not None and same_numbers(info.scheme, scheme):
+            for first, w in self._block_rows():
+                self._write_rows(self._ready(w), first, fresh=False)
+                self.tell(item.nbytes_in * w.grid.rows // max(1, self._rows()))
+        else:
+            w = self._whole_blocks()
+            self._write_whole(self._ready(w), fresh=False)
+            self.tell(item.nbytes_in)
+        return TensorResult(item, None, item.action == "keep", self.errors.largest, self.errors.mean)
 
-    def _itemsize(self) -> int:
-        dtype = self.ckpt.plain_dtype(self.item.name)
-        return dtype.itemsize if dtype is not None else 8
+    def _ready(self, w: BlockTensor) -> BlockTensor:
+        new = recoded(w, self.item.out, self.plan.target)
+        if self.item.action == "recode":
+            self.errors.add(w, new)
+        return new
+
+    def _whole_blocks(self) -> BlockTensor:
+        value = self.ckpt[self.item.name]
+        if not isinstance(value, BlockTensor):
+            raise InputError("it is not block-scaled", tensor=self.item.name)
+        return value
+
+    def _block_rows(self) -> Iterator[tuple[int, BlockTensor]]:
+        """Canonical rows of a tensor with blocks along its last axis, some at a time."""
+        rows, whole = self._rows(), None
+        step = max(1, SLAB_BYTES // max(1, self.item.nbytes_in // max(1, rows)))
+        for begin in range(0, rows, step):
+            end = min(begin + step, rows)
+            part = self.ckpt.rows(self.item.name, begin, end)
+            if part is None:
+                whole = whole if whole is not None else _as_matrix(self._whole_blocks())
+                part = whole[begin:end]
+            yield begin, part
+
+    def _rows(self) -> int:
+        return math.prod(self.item.shape[:-1])
+
+    # ---- quantizing
+
+    def _quantize(self) -> TensorResult:
+        item, scheme, axis = self.item, self.item.scheme, self.item.axis
+        if scheme is None or axis is None:
+            raise InputError("the plan has no scheme for this tensor", tensor=item.name)
+        report = QuantizeReport(item.rule)
+        if self.ckpt.info(item.name).quantization:
+            return self._requantize()
+        if not self._writes_slabs():
+            x = self.ckpt[item.name]
+            w = self._quantized(np.asarray(x), axis)
+            self._write_whole(w, fresh=True)
+            self.tell(item.nbytes_in)
+            return TensorResult(item, report + w.report)
+        grid = BlockGrid(item.shape, axis, scheme.block_size)
+        try:
+            for slab in cut(self.ckpt, item.name, grid, scheme.element.bits):
+                w = self._quantized(slab.x, slab.axis)
+                report += w.report
+                self._write_slab(slab, w)
+                self.tell(slab.x.nbytes)
+        except NonFiniteError as error:
+            raise nonfinite_in(self.ckpt, item.name, grid, error) from None
+        return TensorResult(item, report)
+
+    def _requantize(self) -> TensorResult:
+        """Values of a quantized tensor, quantized again; the difference between the two is reported."""
+        item, report = self.item, QuantizeReport(self.item.rule)
+        info = self.ckpt.info(item.name)
+        last = len(item.shape) - 1
+        if self._writes_rows() and info.scheme is not None and info.axis == item.axis == last:
+            for first, old in self._block_rows():
+                w = self._quantized(old.dequantize(threads=self.threads), 1)
+                self.errors.add(old, w)
+                report += w.report
+                self._write_rows(w, first, fresh=True)
+                self.tell(item.nbytes_in * old.grid.rows // max(1, self._rows()))
+        else:
+            value = self.ckpt[item.name]
+            x = value if isinstance(value, np.ndarray) else value.dequantize()
+            w = self._quantized(x, item.axis or 0)
+            report += w.report
+            self._write_whole(w, fresh=True)
+            self.tell(item.nbytes_in)
+        return TensorResult(item, report, False, self.errors.largest, self.errors.mean)
+
+    def _quantized(self, x: NDArray[Any], axis: int) -> BlockTensor:
+        scheme, least = cast(Scheme, self.item.scheme), 0
+        if scheme.is_mx and self.plan.target.kind == "hrry":
+            least = 1 - scheme.value_exponent  # Hurray has no scale byte 0
+        rule = self.item.rule
+        return quantize(x, scheme, axis=axis, rule=rule, threads=self.threads, min_scale_byte=least)
+
+    # ---- writing
+
+    def _writes_rows(self) -> bool:
+        """Whether rows of the last axis have places of their own in the output."""
+        out = self.item.out
+        if self.plan.target.kind not in ("hrry", "gguf") or out.scheme is None:
+            return False
+        grid = BlockGrid(out.shape, out.axis or 0, out.scheme.block_size)
+        is_last = grid.axis == len(grid.shape) - 1
+        return is_last and grid.padded_length * out.scheme.element.bits % 8 == 0
+
+    def _writes_slabs(self) -> bool:
+        return self._writes_rows() or self.plan.target.kind == "hrry"
+
+    def _write(self, part: str, at: int, data: NDArray[np.uint8]) -> None:
+        self.outputs.write(self.item.name, part, at, data)
+
+    def _write_rows(self, w: BlockTensor, first: int, *, fresh: bool) -> None:
+        for part, at, data in encode_rows(self.plan.target, self.item.out, w, first, fresh=fresh):
+            self._write(part, at, data)
+
+    def _write_whole(self, value: BlockTensor | NDArray[Any], *, fresh: bool) -> None:
+        for part, at, data in encode_whole(self.plan.target, self.item.out, value, fresh=fresh):
+            self._write(part, at, data)
+
+    def _write_slab(self, slab: Slab, w: BlockTensor) -> None:
+        if self.plan.target.kind == "gguf":
+            self._write_rows(w, slab.first_row, fresh=True)
+            return
+        for part, at, data in slab.places(w):
+            self._write(part, at, data)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slab:
-    """Values to quantize together.
-
-    Attributes:
-        x: the values.
-        axis: the blocked axis of x.
-        first_row: row of the tensor (a line along its axis) that its first line is.
-        at: byte of the code buffer where its codes begin.
-        line: distance of its lines in the code buffer, 0 if they lie one after the other.
-    """
-
-    x: NDArray[Any]
-    axis: int
-    first_row: int
-    at: int
-    line: int
-
-
-def _write_slab(job: _Job, slab: _Slab, threads: int | None) -> QuantizeReport:
-    lowest = 1 - job.scheme.value_exponent if job.scheme.is_mx else 0  # Hurray has no scale byte 0
-    rule, scheme = job.item.rule, job.scheme
-    w = quantize(slab.x, scheme, axis=slab.axis, rule=rule, threads=threads, min_scale_byte=lowest)
-    codes, *parameters = encode_tensor(w)[1]
-    name, writer = job.item.name, job.writer
-    for at, data in _lines(slab, np.frombuffer(codes, np.uint8), w):
-        writer.write(name, 0, at, data)
-    per_row = job.grid.blocks_per_row
-    for index, (data, size) in enumerate(zip(parameters, (scheme.scale.bits // 8, 4), strict=False), 1):
-        writer.write(name, index, slab.first_row * per_row * size, data)
-    return w.report
-
-
-def _lines(slab: _Slab, codes: NDArray[np.uint8], w: BlockTensor) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Where the code bytes go: at once, or line by line into wider lines."""
-    if slab.line == 0 or codes.size == slab.line * w.grid.padded_length:
-        yield slab.at, codes
-        return
-    for i, data in enumerate(codes.reshape(w.grid.padded_length, -1)):
-        yield slab.at + i * slab.line, data
-
-
-def _whole_nonfinite_error(job: _Job, error: NonFiniteError) -> NonFiniteError:
-    """The error for the whole tensor instead of a slab: total count, first index."""
-    width = job.grid.shape[-1]
-    count, first, value = 0, 0, 0.0
-    step = max(1, SLAB_BYTES // (width * 8))
-    rows = math.prod(job.grid.shape[:-1])
-    for begin in range(0, rows, step):
-        x = job.ckpt.read_rows(job.item.name, begin, min(begin + step, rows), width)
-        found = find_nonfinite(x)
-        if found is not None and count == 0:
-            first, value = begin * width + found[1], found[2]
-        count += found[0] if found is not None else 0
-    if count == 0:
-        return error
-    index = tuple(int(i) for i in np.unravel_index(first, job.grid.shape))
-    return nonfinite_error(count, math.prod(job.grid.shape), index, value)
+def _as_matrix(w: BlockTensor) -> BlockTensor:
+    grid = BlockGrid((w.grid.rows, w.grid.length), 1, w.block_size)
+    return BlockTensor(grid, w.scheme, w.packed, w.row_scales, w.row_offsets, w.report)

@@ -1,25 +1,35 @@
-"""Plans: which tensor gets which scheme, and how large the output will be, before any data are read."""
+"""Plans: what becomes of each tensor, and how large the output will be, before the work begins."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from .blocks import block_grid
+from .carry import carry, output_metadata
 from .checkpoint import Checkpoint, TensorInfo
-from .containers.hrry_writer import plan_hrry
 from .errors import BlockscaleError, InputError, error_context
-from .hurray import TensorDescriptor, plan_tensor
+from .outputs import OutputLayout
 from .rules import rule_for
 from .schemes import Scheme
+from .targets import OutputTensor, Target, check_tensor, plan_output, stored_bytes
 from .version import __version__
 
 # Names that are left alone by default whatever their rank: not the weights of a matmul.
 _KEPT_WORDS = ("norm", "bias")
 _QUANTIZED_BEFORE = "already quantized"
+# What the consumers of a dialect expect to find unquantized.
+_KEPT_BY_DIALECT = {
+    "gptq": ("embed", "wte", "lm_head"),
+    "awq": ("embed", "wte", "lm_head"),
+    "compressed-tensors": ("embed", "wte"),
+}
+
+Action = Literal["quantize", "keep", "recode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +40,27 @@ class PlanItem:
         name: its name.
         shape: its shape.
         dtype: its type in the source.
-        action: `quantize` or `keep`.
-        reason: why it is kept; empty if it is quantized.
+        action: `quantize`; `keep`: the values stay, bit for bit; `recode`: another scheme, with an error.
+        reason: why it is kept, or why it cannot stay exact; empty if it is quantized.
         scheme: the scheme it gets or has, or None.
         axis: the blocked axis, or None.
         rule: the rule that will choose the scales, or empty.
         nbytes_in: bytes in the source.
         nbytes_out: bytes in the output, without alignment.
+        out: how it will be stored.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    action: Literal["quantize", "keep"]
+    action: Action
     reason: str
     scheme: Scheme | None
     axis: int | None
     rule: str
     nbytes_in: int
     nbytes_out: int
+    out: OutputTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +68,21 @@ class Plan:
     """What becomes of every tensor of a checkpoint.
 
     Attributes:
+        target: where they go.
         items: one per tensor, in the source's order.
-        descriptors: the Hurray descriptor of each output tensor, in the same order.
-        metadata: key-value metadata of the output.
-        size: exact bytes of the output file.
+        layout: everything about the output but its data.
+        settings: what decides the bytes, for the record.
     """
 
+    target: Target
     items: tuple[PlanItem, ...]
-    descriptors: tuple[TensorDescriptor, ...]
-    metadata: dict[str, object]
-    size: int
+    layout: OutputLayout
+    settings: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Exact bytes of the output."""
+        return self.layout.size
 
 
 def plan_quantize(
@@ -77,8 +94,10 @@ def plan_quantize(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     leave_unfit: bool = False,
+    requantize: bool = False,
+    target: Target | None = None,
 ) -> Plan:
-    """Plan the quantization of a checkpoint into a `.hrry` file.
+    """Plan the quantization of a checkpoint.
 
     By default every floating-point tensor of rank 2 or 3 is quantized, except norms and biases. With
     `include`, the tensors that match one of its patterns are, whatever their rank.
@@ -91,6 +110,8 @@ def plan_quantize(
         include: shell patterns of names to quantize; empty: the default.
         exclude: shell patterns of names to keep; they win.
         leave_unfit: keep tensors that cannot carry the scheme instead of stopping; they are listed.
+        requantize: quantize the values of tensors that are quantized already; otherwise they are kept.
+        target: where it goes; None: a `.hrry` file.
 
     Returns:
         The Plan.
@@ -100,32 +121,80 @@ def plan_quantize(
             named.
         SchemeError: a rule that does not serve the scheme.
     """
+    target = target or Target("hrry", Path("out.hrry"))
     chosen = str(rule_for(scheme, rule))
     _check_patterns(ckpt, include, "include")
     _check_patterns(ckpt, exclude, "exclude")
     items: list[PlanItem] = []
-    descriptors: list[TensorDescriptor] = []
     faults: list[BlockscaleError] = []
     for info in ckpt.infos.values():
-        reason = _reason_to_keep(ckpt, info, include, exclude)
-        descriptor = None
+        reason = _reason_to_keep(ckpt, info, include, exclude, requantize=requantize)
+        if not reason and not include and _is_kept_by_dialect(target, info.name):
+            reason = f"consumers of {target.kind} expect it unquantized"
+        out = None
         if not reason:
             try:
-                descriptor = _quantized(info, scheme, axis)
+                out = _quantized(target, info, scheme, axis)
             except BlockscaleError as error:
                 faults.append(error)
                 reason = error.message
-        if descriptor is None:
-            descriptor = _kept(ckpt, info)
-            items.append(_keep_item(info, reason, descriptor))
-        else:
-            items.append(_quantize_item(info, scheme, axis, chosen, descriptor))
-        descriptors.append(descriptor)
+        items.append(
+            _carry_item(ckpt, target, info, reason)
+            if out is None
+            else _quantize_item(target, info, scheme, chosen, out)
+        )
     if faults and not leave_unfit:
         raise _unfit(faults, len(items))
-    metadata = {**ckpt.metadata, **_provenance(ckpt, items, scheme, chosen, axis)}
-    named = [(item.name, d) for item, d in zip(items, descriptors, strict=True)]
-    return Plan(tuple(items), tuple(descriptors), metadata, plan_hrry(named, metadata).size)
+    made = _provenance(ckpt, items, scheme, chosen, axis)
+    settings = {"verb": "quantize", "scheme": scheme.describe(), "rule": chosen, "axis": axis}
+    return _finished(ckpt, target, items, made, settings, chosen)
+
+
+def plan_convert(ckpt: Checkpoint, target: Target, *, exact: bool = False) -> Plan:
+    """Plan a conversion: every tensor keeps its values where the target can hold them.
+
+    Whether it can may depend on the data (a minimum that is a multiple of its scale, a scale that fits
+    float16), so quantized tensors that change their scheme are read once here.
+
+    Args:
+        ckpt: the source.
+        target: where it goes.
+        exact: refuse anything that would change a value.
+
+    Raises:
+        InputError: tensors that the target cannot hold, or with `exact`, not exactly; all are named.
+    """
+    items = []
+    faults: list[BlockscaleError] = []
+    for info in ckpt.infos.values():
+        try:
+            item = _carry_item(ckpt, target, info, "")
+            if exact and item.action == "recode":
+                with error_context(tensor=info.name):
+                    raise InputError(item.reason, rule="--exact: every value stays as it is")
+            items.append(item)
+        except BlockscaleError as error:
+            error.tensor = error.tensor or info.name
+            faults.append(error)
+    if faults:
+        raise _unconvertible(faults, len(ckpt.infos), target)
+    return _finished(ckpt, target, items, {}, {"verb": "convert", "exact": exact}, "")
+
+
+def _finished(
+    ckpt: Checkpoint,
+    target: Target,
+    items: Sequence[PlanItem],
+    made: Mapping[str, object],
+    settings: dict[str, Any],
+    rule: str,
+) -> Plan:
+    outs = [item.out for item in items]
+    metadata = output_metadata(ckpt, target, outs, made)
+    reading = ckpt.reading
+    layout = plan_output(target, outs, metadata, reading.config, reading.companions, rule)
+    settings |= {"target": target.kind, "version": __version__, "tensors": len(items)}
+    return Plan(target, tuple(items), layout, settings)
 
 
 def _provenance(
@@ -166,15 +235,20 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _reason_to_keep(
-    ckpt: Checkpoint, info: TensorInfo, include: Sequence[str], exclude: Sequence[str]
+    ckpt: Checkpoint,
+    info: TensorInfo,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    *,
+    requantize: bool,
 ) -> str:
     if _matches(info.name, exclude):
         return "excluded"
-    if info.quantization:
+    if info.quantization and not requantize:
         return _QUANTIZED_BEFORE
     if include and not _matches(info.name, include):
         return "not included"
-    if not info.is_float or ckpt.plain_dtype(info.name) is None:
+    if not info.quantization and (not info.is_float or ckpt.plain_dtype(info.name) is None):
         return f"{info.dtype} is not a floating-point weight"
     if include:
         return ""
@@ -184,32 +258,38 @@ def _reason_to_keep(
     return "" if len(info.shape) in (2, 3) else f"rank {len(info.shape)}"
 
 
-def _quantized(info: TensorInfo, scheme: Scheme, axis: int) -> TensorDescriptor:
+def _is_kept_by_dialect(target: Target, name: str) -> bool:
+    words = name.lower().split(".")[-3:]
+    return any(kept in word for word in words for kept in _KEPT_BY_DIALECT.get(target.kind, ()))
+
+
+def _quantized(target: Target, info: TensorInfo, scheme: Scheme, axis: int) -> OutputTensor:
     with error_context(tensor=info.name):
         grid = block_grid(info.shape, axis, scheme.block_size)
-        return plan_tensor(info.shape, grid.axis, scheme)
+        return check_tensor(target, OutputTensor(info.name, info.shape, None, scheme, grid.axis))
 
 
-def _kept(ckpt: Checkpoint, info: TensorInfo) -> TensorDescriptor:
+def _carry_item(ckpt: Checkpoint, target: Target, info: TensorInfo, reason: str) -> PlanItem:
     with error_context(file=str(ckpt.path), tensor=info.name):
-        return ckpt.descriptor(info.name)
+        carried = carry(ckpt, info, target)
+    action: Action = "keep" if carried.exact else "recode"
+    return _item(target, info, action, reason if carried.exact else carried.reason, "", carried.out)
 
 
-def _output_bytes(descriptor: TensorDescriptor) -> int:
-    return sum(buffer.byte_size for buffer in descriptor.buffers)
+def _quantize_item(
+    target: Target, info: TensorInfo, scheme: Scheme, rule: str, out: OutputTensor
+) -> PlanItem:
+    return _item(target, info, "quantize", "", rule, out)
 
 
-def _keep_item(info: TensorInfo, reason: str, d: TensorDescriptor) -> PlanItem:
-    size = _output_bytes(d)
+def _item(
+    target: Target, info: TensorInfo, action: Action, reason: str, rule: str, out: OutputTensor
+) -> PlanItem:
+    size = stored_bytes(target, out)
     return PlanItem(
-        info.name, info.shape, info.dtype, "keep", reason, info.scheme, info.axis, "", info.nbytes, size
+        *(info.name, info.shape, info.dtype, action, reason, out.scheme or info.scheme),
+        *(out.axis if out.scheme is not None else info.axis, rule, info.nbytes, size, out),
     )
-
-
-def _quantize_item(info: TensorInfo, scheme: Scheme, axis: int, rule: str, d: TensorDescriptor) -> PlanItem:
-    axis %= len(info.shape)
-    size = _output_bytes(d)
-    return PlanItem(info.name, info.shape, info.dtype, "quantize", "", scheme, axis, rule, info.nbytes, size)
 
 
 def _unfit(faults: list[BlockscaleError], total: int) -> InputError:
@@ -221,4 +301,15 @@ def _unfit(faults: list[BlockscaleError], total: int) -> InputError:
         found=[e.tensor for e in faults],
         rule=faults[0].rule,
         hint=f"--leave-unfit keeps them as they are; or {names}; or another scheme, --block-size or --axis",
+    )
+
+
+def _unconvertible(faults: list[BlockscaleError], total: int, target: Target) -> InputError:
+    shown = "; ".join(f"{e.tensor}: {e.message}" for e in faults[:8])
+    more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
+    return InputError(
+        f"{len(faults)} of {total} tensors do not go into {target.kind}: {shown}{more}",
+        found=[e.tensor for e in faults],
+        rule=faults[0].rule,
+        hint=faults[0].hint,
     )

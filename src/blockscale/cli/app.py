@@ -20,6 +20,7 @@ from ..errors import BlockscaleError, FormatError
 from ..version import __version__
 from .compare import compare
 from .completion import completion
+from .convert import convert
 from .inspect import inspect
 from .output import warn
 from .quantize import quantize
@@ -63,7 +64,7 @@ def app() -> None:
     """Block-scaled tensors: quantize checkpoints, look into them, measure and verify them."""
 
 
-for verb in (quantize, inspect, compare, verify, schemes, completion):
+for verb in (quantize, convert, inspect, compare, verify, schemes, completion):
     app.add_command(verb)
 
 

@@ -39,7 +39,7 @@ def print_checkpoint(ckpt: Checkpoint, found: Sequence[TensorSummary], *, show_a
 
 
 def _print_head(ckpt: Checkpoint, found: Sequence[TensorSummary]) -> None:
-    size = ckpt.path.stat().st_size
+    size = ckpt.nbytes
     elements = sum(s.info.size for s in found)
     shown = "" if len(found) == len(ckpt.infos) else f", {len(found):,} of them shown"
     tensors = show_count(len(ckpt.infos), "tensor")
@@ -209,7 +209,7 @@ def document(ckpt: Checkpoint, found: Sequence[TensorSummary]) -> dict[str, Any]
     return {
         "path": str(ckpt.path),
         "kind": ckpt.kind,
-        "nbytes": ckpt.path.stat().st_size,
+        "nbytes": ckpt.nbytes,
         "metadata": dict(ckpt.metadata),
         "tensors": [_tensor_document(s) for s in found],
     }

@@ -57,7 +57,7 @@ def print_plan(ckpt: Checkpoint, plan: Plan, scheme: Scheme, axis: int) -> None:
     """Say what will be done, before it is done."""
     chosen = [item for item in plan.items if item.action == "quantize"]
     kept = [item for item in plan.items if item.action == "keep"]
-    source = ckpt.path.stat().st_size
+    source = ckpt.nbytes
     say(f"{printable(ckpt.path)}: {ckpt.kind}, {show_count(len(plan.items), 'tensor')}, {source:,} bytes")
     say(f"quantize  {_total(chosen)}")
     if chosen:
@@ -162,7 +162,7 @@ def document(
         "source": {
             "path": str(ckpt.path),
             "kind": ckpt.kind,
-            "nbytes": ckpt.path.stat().st_size,
+            "nbytes": ckpt.nbytes,
             "tensors": len(plan.items),
         },
         "output": {

@@ -53,7 +53,7 @@ class AtomicFile:
         self._fd = self._guard(os.open, self._partial, flags, 0o666)
         if size is not None:
             try:
-                self._guard(_reserve, self._fd, size)
+                self._guard(reserve, self._fd, size)
             except BaseException:
                 self.abort()
                 raise
@@ -75,7 +75,7 @@ class AtomicFile:
         fd, self._fd = self._fd, -1
         self._guard(os.close, fd)  # network file systems may report a full disk only here
         self._give_name()
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def _give_name(self) -> None:
         if self._overwrite:
@@ -122,19 +122,24 @@ class AtomicFile:
             raise
 
     def _guard(self, action: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return action(*args)
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            need = f" ({self._size:,} bytes are needed)" if full and self._size else ""
-            raise OutputError(
-                f"cannot write: {error.strerror or error}{need}",
-                file=str(self.path),
-                hint="free space or choose another disk" if full else None,
-            ) from None
+        return guard_output(self.path, self._size, action, *args)
 
 
-def _sync_folder(folder: Path) -> None:
+def guard_output(path: Path, size: int | None, action: Callable[..., Any], *args: Any) -> Any:
+    """Call `action(*args)`; an OSError becomes an OutputError that names the output and the bytes needed."""
+    try:
+        return action(*args)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        need = f" ({size:,} bytes are needed)" if full and size else ""
+        raise OutputError(
+            f"cannot write: {error.strerror or error}{need}",
+            file=str(path),
+            hint="free space or choose another disk" if full else None,
+        ) from None
+
+
+def sync_folder(folder: Path) -> None:
     """Make a new name durable, where the system lets folders be synced."""
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY)
@@ -144,7 +149,7 @@ def _sync_folder(folder: Path) -> None:
             os.close(fd)
 
 
-def _reserve(fd: int, size: int) -> None:
+def reserve(fd: int, size: int) -> None:
     """Reserve disk space, or at least set the length where the file system cannot reserve."""
     if size > 0 and hasattr(os, "posix_fallocate"):
         try:

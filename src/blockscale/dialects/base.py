@@ -108,6 +108,14 @@ class Dialect(Protocol):
     def write(self, name: str, w: BlockTensor, options: Options) -> dict[str, NDArray[Any]]:
         """Stored tensors of one weight (name to array); UnsupportedError with advice where w does not fit."""
 
+    def specs(
+        self, name: str, shape: Sequence[int], axis: int, scheme: Scheme, options: Options
+    ) -> dict[str, Stored]:
+        """What `write` will store, before there are data; refuses as `write` does, as far as these tell."""
+
+    def findings(self, weight: Weight, load: Load) -> tuple[str, ...]:
+        """Lines for people on what is legal in a weight's parts, but hardly meant; reads all its data."""
+
     def config(
         self, written: Mapping[str, BlockTensor], kept: Sequence[str], options: Options
     ) -> dict[str, Any]:

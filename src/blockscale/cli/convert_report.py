@@ -1,0 +1,128 @@
+"""What `blockscale convert` prints: how the source was read, what became of each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..checkpoint import Checkpoint
+from ..pipeline import TensorResult
+from ..plan import Plan
+from .names import NameGroup, group_rows
+from .output import Column, print_table, say
+from .text import printable, show_bytes, show_count, show_number, show_shape
+
+
+def print_plan(ckpt: Checkpoint, plan: Plan) -> None:
+    """Say how the source was read and what will be written."""
+    say(
+        f"{printable(ckpt.path)}: {ckpt.kind}, {show_count(len(plan.items), 'tensor')}, {ckpt.nbytes:,} bytes"
+    )
+    for line in ckpt.reading.evidence:
+        say(f"  {printable(line)}")
+    for line in ckpt.reading.problems:
+        say(f"  note: {printable(line)}")
+    shards = f" in {len(plan.layout.files)} shards" if len(plan.layout.files) > 1 else ""
+    say(f"output    {plan.target.kind}, {plan.size:,} bytes ({show_bytes(plan.size)}){shards}\n")
+
+
+def print_results(ckpt: Checkpoint, results: Sequence[TensorResult], *, done: bool, show_all: bool) -> None:
+    """A row per tensor (or group of layers): what it was, what it is, exact or with which error."""
+    kinds = [
+        (r.item.shape, ckpt.info(r.item.name).dtype, _becomes(r), r.item.action, _short(r.item.reason))
+        for r in results
+    ]
+    groups = group_rows([r.item.name for r in results], kinds, show_all=show_all)
+    columns = [
+        Column("tensor", fold=True),
+        Column("count", is_number=True),
+        Column("shape", rank=1),
+        Column("from", rank=2),
+        Column("to"),
+        Column("values"),
+        Column("largest error", is_number=True),
+        Column("mean error", is_number=True, rank=3),
+    ]
+    print_table(columns, [_row(ckpt, g, [results[i] for i in g.members], done=done) for g in groups])
+    say()
+    recoded = [r for r in results if r.item.action == "recode"]
+    exact = len(results) - len(recoded)
+    say(f"{show_count(exact, 'tensor')} exact, {len(recoded)} re-encoded")
+    for reason in list(dict.fromkeys(_short(r.item.reason) for r in recoded))[:8]:
+        say(f"  re-encoded: {printable(reason)}")
+
+
+def _row(ckpt: Checkpoint, group: NameGroup, results: Sequence[TensorResult], *, done: bool) -> list[str]:
+    first = results[0]
+    recoded = first.item.action == "recode"
+    return [
+        group.label,
+        str(len(results)) if len(results) > 1 else "",
+        show_shape(first.item.shape),
+        _was(ckpt, first),
+        _becomes(first),
+        "re-encoded" if recoded else "exact",
+        show_number(max(r.largest_error for r in results)) if recoded and done else "",
+        show_number(sum(r.mean_error for r in results) / len(results)) if recoded and done else "",
+    ]
+
+
+def _was(ckpt: Checkpoint, result: TensorResult) -> str:
+    info = ckpt.info(result.item.name)
+    return info.scheme.name if info.scheme is not None else info.dtype
+
+
+def _becomes(result: TensorResult) -> str:
+    out = result.item.out
+    if out.scheme is not None:
+        return f"{out.scheme.name} g{out.scheme.block_size}"
+    return str(out.dtype) if out.dtype is not None else "as it is"
+
+
+def _short(reason: str) -> str:
+    """The reason without the numbers that differ from tensor to tensor."""
+    words = ["N" if word.replace(",", "").isdigit() else word for word in reason.split()]
+    return " ".join(words)
+
+
+def document(
+    ckpt: Checkpoint, plan: Plan, results: Sequence[TensorResult], seconds: float | None
+) -> dict[str, Any]:
+    """The JSON document of the verb; docs/cli.md names the keys."""
+    return {
+        "source": {
+            "path": str(ckpt.path),
+            "kind": ckpt.kind,
+            "nbytes": ckpt.nbytes,
+            "dialects": list(ckpt.reading.dialects),
+            "evidence": list(ckpt.reading.evidence),
+            "problems": list(ckpt.reading.problems),
+        },
+        "output": {
+            "path": str(plan.target.path),
+            "kind": plan.target.kind,
+            "nbytes": plan.size,
+            "files": [f.name for f in plan.layout.files] + list(plan.layout.extras),
+            "written": seconds is not None,
+            "seconds": seconds,
+        },
+        "exact": sum(r.item.action != "recode" for r in results),
+        "recoded": sum(r.item.action == "recode" for r in results),
+        "tensors": [_tensor_document(ckpt, r) for r in results],
+    }
+
+
+def _tensor_document(ckpt: Checkpoint, result: TensorResult) -> dict[str, Any]:
+    item = result.item
+    return {
+        "name": item.name,
+        "shape": list(item.shape),
+        "from": _was(ckpt, result),
+        "to": _becomes(result),
+        "exact": item.action != "recode",
+        "reason": item.reason,
+        "largest_error": result.largest_error,
+        "mean_error": result.mean_error,
+        "nbytes_in": item.nbytes_in,
+        "nbytes_out": item.nbytes_out,
+    }

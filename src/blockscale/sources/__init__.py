@@ -1,0 +1,17 @@
+"""Sources: what a container holds, as named tensors; they join containers and dialects."""
+
+from .base import Reading, Source, TensorInfo
+from .folder import open_source
+from .gguf import GgufSource
+from .hrry import HrrySource
+from .safetensors import SafetensorsSource
+
+__all__ = [
+    "GgufSource",
+    "HrrySource",
+    "Reading",
+    "SafetensorsSource",
+    "Source",
+    "TensorInfo",
+    "open_source",
+]
