@@ -188,6 +188,10 @@ class Checkpoint(Mapping[str, Tensor]):
         """Number of tensors."""
         return len(self.infos)
 
+    def forget(self) -> None:
+        """Give back the physical memory of what was read through maps; arrays stay valid."""
+        self._source.forget()
+
     def close(self) -> None:
         """Close the file; arrays handed out stay valid."""
         self._source.close()

@@ -92,6 +92,7 @@ def run_plan(
                 with error_context(file=str(ckpt.path), tensor=item.name):
                     result = _Job(ckpt, plan, item, outputs, threads, tell).run()
                 outputs.finish(item.name, _as_json(result))
+                ckpt.forget()
             results.append(result)
     return results
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import secrets
 from collections.abc import Callable
@@ -137,6 +138,15 @@ def guard_output(path: Path, size: int | None, action: Callable[..., Any], *args
             file=str(path),
             hint="free space or choose another disk" if full else None,
         ) from None
+
+
+def forget_pages(memory: object) -> None:
+    """Give back the physical memory of a mapped file; its bytes are read again when they are looked at.
+
+    Without it, a run through a large file keeps all of it resident, as far as the system's memory goes.
+    """
+    if isinstance(memory, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        memory.madvise(mmap.MADV_DONTNEED)
 
 
 def sync_folder(folder: Path) -> None:

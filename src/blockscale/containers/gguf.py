@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ContainerError, InputError, UnsupportedError, error_context
-from .base import read_exactly
+from .base import forget_pages, read_exactly
 from .gguf_header import Header, read_header
 from .gguf_split import check_parts, split_paths, without_split
 from .gguf_types import TYPES, GgmlType, GgufEntry, ggml_type, plain_type
@@ -170,6 +170,11 @@ class GgufFile:
             file = str(self.parts[entry.part])
             read_exactly(self._fds[entry.part], entry.offset + first, data.data, file=file)
         return data
+
+    def forget(self) -> None:
+        """Give back the physical memory of what was read through the maps."""
+        for memory in self._maps.values():
+            forget_pages(memory)
 
     def close(self) -> None:
         """Close the file; arrays that were handed out stay valid."""

@@ -17,8 +17,16 @@ from ..hurray.descriptor import TensorDescriptor
 from ..hurray.filemap import FileMap, IndexEntry
 from ..hurray.layouts import ROW_MAJOR
 from ..hurray.tensors import Tensor, decode_tensor
-from .base import read_exactly
-from .hrry_index import HrryEntry, descriptor_bytes, find_problems, map_file, place_buffers, read_frame
+from .base import forget_pages, read_exactly
+from .hrry_index import (
+    HrryEntry,
+    descriptor_bytes,
+    find_problems,
+    map_file,
+    memory_of,
+    place_buffers,
+    read_frame,
+)
 from .hrry_writer import HrryWriter, write_hrry
 
 __all__ = ["HrryEntry", "HrryFile", "HrryWriter", "find_problems", "write_hrry"]
@@ -121,6 +129,11 @@ class HrryFile:
         if out.size:
             read_exactly(self._fd, at + start, out.data, file=str(self.path))
         return out
+
+    def forget(self) -> None:
+        """Give back the physical memory of what was read through the map."""
+        if self._bytes is not None:
+            forget_pages(memory_of(self._bytes))
 
     def close(self) -> None:
         """Close the file; arrays handed out stay valid."""

@@ -91,6 +91,12 @@ def map_file(path: Path) -> tuple[int, NDArray[np.uint8]]:
         raise InputError(f"the file cannot be mapped: {error}", file=str(path)) from None
 
 
+def memory_of(data: NDArray[np.uint8]) -> object:
+    """The mapped memory that an array of `map_file` shows."""
+    base = data.base
+    return base.obj if isinstance(base, memoryview) else base
+
+
 def read_frame(data: NDArray[np.uint8]) -> FileMap:
     """The frame of a file, or the error that says what kind of file it is instead."""
     first = data[:PEEK].tobytes()

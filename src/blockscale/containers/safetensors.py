@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, UnsupportedError
 from ..packing import unpack_codes
-from .base import read_exactly
+from .base import forget_pages, read_exactly
 from .safetensors_header import read_header
 from .safetensors_layout import Layout, plan_layout
 from .safetensors_table import DTYPES, ArrayEntry, stored_name
@@ -151,6 +151,10 @@ class SafetensorsFile:
         data = np.empty(last - first, np.uint8)
         read_exactly(self._fd, entry.offset + first, data.data, file=str(self.path))
         return data
+
+    def forget(self) -> None:
+        """Give back the physical memory of what was read through the map."""
+        forget_pages(self._map)
 
     def close(self) -> None:
         """Close the file; arrays that were handed out stay valid."""

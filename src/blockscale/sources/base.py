@@ -109,6 +109,9 @@ class Source(Protocol):
     def packed_dtype(self, name: str) -> np.dtype[Any] | None:
         """Dtype of the unpacked elements of a plain tensor whose elements share bytes, else None."""
 
+    def forget(self) -> None:
+        """Give back the physical memory of what was read through maps."""
+
     def close(self) -> None:
         """Close the files."""
 

@@ -60,6 +60,10 @@ class GgufSource:
         """See Source."""
         return None
 
+    def forget(self) -> None:
+        """See Source."""
+        self.file.forget()
+
     def close(self) -> None:
         """See Source."""
         self.file.close()

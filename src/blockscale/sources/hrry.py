@@ -70,6 +70,10 @@ class HrrySource:
         kind = self.file.descriptor(name).type
         return kind.dtype if kind is not None else None
 
+    def forget(self) -> None:
+        """See Source."""
+        self.file.forget()
+
     def close(self) -> None:
         """See Source."""
         self.file.close()

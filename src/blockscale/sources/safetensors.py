@@ -140,6 +140,11 @@ class SafetensorsSource:
         """See Source."""
         return self._where[name][1].dtype
 
+    def forget(self) -> None:
+        """See Source."""
+        for f in self._files:
+            f.forget()
+
     def close(self) -> None:
         """See Source."""
         for f in self._files:
