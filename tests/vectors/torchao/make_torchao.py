@@ -1,7 +1,7 @@
 """Scale bytes and codes of torchao's MX cast, for every element and rule that it has.
 
-Run with torch 2.13.0 (CPU) and torchao 0.18.0: `python make_vectors.py`; it writes `mx.npz` and `manifest.json`
-beside itself. Blocks with scale byte 0 are left out: torchao 0.18 codes them with 2**-126.
+Run with torch 2.13.0 (CPU) and torchao 0.18.0: `python make_torchao.py`; it writes `mx.npz` and
+`manifest.json` beside itself.
 """
 
 import json
@@ -48,7 +48,7 @@ def main() -> None:
     manifest = {
         "producer": "torchao.prototype.mx_formats.mx_tensor.to_mx",
         "versions": {"torchao": torchao.__version__, "torch": torch.__version__},
-        "command": "python make_vectors.py",
+        "command": "python make_torchao.py",
         "arrays": sorted(arrays),
     }
     (HERE / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
