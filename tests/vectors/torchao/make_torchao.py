@@ -44,7 +44,7 @@ def main() -> None:
             scale, data = to_mx(torch.from_numpy(x), element, 32, ScaleCalculationMode(rule))
             arrays[f"{name}.{rule}.scale"] = scale.view(torch.uint8).numpy().reshape(-1)
             arrays[f"{name}.{rule}.data"] = data.view(torch.uint8).numpy().reshape(len(x), -1)
-    np.savez_compressed(HERE / "mx.npz", **arrays)
+    np.savez_compressed(HERE / "mx.npz", allow_pickle=False, **arrays)
     manifest = {
         "producer": "torchao.prototype.mx_formats.mx_tensor.to_mx",
         "versions": {"torchao": torchao.__version__, "torch": torch.__version__},
