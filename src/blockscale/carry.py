@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .checkpoint import Checkpoint, TensorInfo
 from .containers.gguf_values import GgufValue
-from .dialects import ggml
 from .dialects.gguf_metadata import FILE_TYPES, pack_metadata, unpack_metadata
+from .dialects.own_layout import METADATA_KEY
+from .dialects.word_write import is_symmetric
 from .errors import UnsupportedError
 from .mx import raise_scales
-from .recode import pick_exact, recode, same_numbers
+from .recode import is_renaming, pick_exact, recode
 from .schemes import Scheme
-from .targets import OutputTensor, Target, candidates, check_tensor
+from .targets import OutputTensor, Target, block_type, candidates, check_tensor, zero_points
 from .tensor import BlockTensor
 
 _BLOB = "gguf.metadata"
+_TYPES = "gguf.types"
+# Types that the scheme in a `.hrry` file does not lead back to.
+_TYPES_TO_NOTE = ("Q5_0", "Q5_1")
+# Keys of a source's metadata that speak of how its own tensors are stored.
+_NOT_CARRIED = (METADATA_KEY, _TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,11 @@ def carry(ckpt: Checkpoint, info: TensorInfo, target: Target) -> Carried:
     Raises:
         BlockscaleError: the target cannot hold it.
     """
+    if target.kind == "gguf" and ckpt.kind == "gguf":
+        dtype = ckpt.plain_dtype(info.name)
+        return Carried(
+            OutputTensor(info.name, info.shape, dtype, info.scheme, info.axis, ggml_type=info.dtype)
+        )
     if info.scheme is not None and info.axis is not None:
         return _carry_blocks(ckpt, info, info.scheme, info.axis, target)
     if target.kind == "hrry" and ckpt.kind == "hrry":
@@ -62,28 +74,25 @@ def _carry_blocks(ckpt: Checkpoint, info: TensorInfo, row: Scheme, axis: int, ta
     if not rows:
         check_tensor(target, OutputTensor(info.name, info.shape, None, row, axis))
         raise UnsupportedError(f"{target.kind} holds nothing like {row.describe()}")
+    noted = _noted_type(ckpt, info.name) if target.kind == "gguf" else None
+    rows = tuple(sorted(rows, key=lambda s: s.name != noted))
     out = OutputTensor(info.name, info.shape, None, rows[0], axis)
-    if same_numbers(rows[0], row):
-        if target.kind in ("gptq", "awq") and row.offset == "zero_point":
-            out = replace(out, is_symmetric=_is_symmetric(ckpt, info))
+    allowed = {s: zero_points(target, s) for s in rows}
+    if is_renaming(row, rows[0]) and allowed[rows[0]] is None:
         low = _low_scales(ckpt, info, target)
         return Carried(out) if not low else Carried(out, False, low)
     w = ckpt[info.name]
     if not isinstance(w, BlockTensor):
         raise UnsupportedError("its values have no scheme", tensor=info.name)
-    exact, reasons = pick_exact(w, rows)
+    exact, reasons = pick_exact(w, allowed)
     if exact is not None:
-        return Carried(OutputTensor(info.name, info.shape, None, exact.scheme, axis))
-    quantizable = [s for s in rows if s.default_rule] or list(rows)
+        even = target.kind in ("gptq", "awq") and is_symmetric(exact)
+        return Carried(OutputTensor(info.name, info.shape, None, exact.scheme, axis, is_symmetric=even))
+    # Quantizing again makes zero points from 0 on, which GPTQ v1 does not store.
+    lowest = {s: (allowed[s] or (0, 0))[0] for s in rows}
+    quantizable = [s for s in rows if s.default_rule and lowest[s] <= 0] or list(rows)
     nearest = max(quantizable, key=lambda s: s.bits_per_element)
     return Carried(OutputTensor(info.name, info.shape, None, nearest, axis), False, reasons[nearest])
-
-
-def _is_symmetric(ckpt: Checkpoint, info: TensorInfo) -> bool:
-    """Whether every zero point is the middle code, which configs of some dialects say."""
-    w = ckpt[info.name]
-    middle = 1 << (info.scheme.element.bits - 1) if info.scheme is not None else 0
-    return isinstance(w, BlockTensor) and w.row_offsets is not None and bool((w.row_offsets == middle).all())
 
 
 def _low_scales(ckpt: Checkpoint, info: TensorInfo, target: Target) -> str:
@@ -100,24 +109,43 @@ def _low_scales(ckpt: Checkpoint, info: TensorInfo, target: Target) -> str:
 
 def recoded(w: BlockTensor, out: OutputTensor, target: Target) -> BlockTensor:
     """The tensor under the scheme it gets; see `carry`."""
-    if out.scheme is None or same_numbers(w.scheme, out.scheme):
-        return raise_scales(w) if target.kind == "hrry" and w.scheme.is_mx else w
-    return recode(w, out.scheme).tensor
+    if out.scheme is None:
+        return w
+    if w.scheme.is_mx and out.scheme.is_mx and target.kind == "hrry":
+        w = raise_scales(w)
+    return recode(w, out.scheme, zero_points=zero_points(target, out.scheme)).tensor
 
 
 def output_metadata(
     ckpt: Checkpoint, target: Target, outs: Sequence[OutputTensor], made: Mapping[str, object]
 ) -> dict[str, Any]:
     """Key-value metadata of the output: GGUF's survive a way through `.hrry` with their exact types."""
-    source = ckpt.metadata
+    source = {k: v for k, v in ckpt.metadata.items() if k not in _NOT_CARRIED}
     if target.kind == "gguf":
-        values = dict(source) if ckpt.kind == "gguf" else _restored(ckpt)
+        values = source if ckpt.kind == "gguf" else _restored(ckpt)
         return _with_file_type(values, outs)
     if ckpt.kind == "gguf":
         if target.kind != "hrry":
             return {**_readable(source), **{k: str(v) for k, v in made.items()}}
-        return {**_readable(source), _BLOB: pack_metadata(source), **made}
+        return {**_readable(source), **_types_to_note(ckpt), _BLOB: pack_metadata(source), **made}
+    if target.kind == "hrry" and _TYPES in ckpt.metadata:
+        source[_TYPES] = ckpt.metadata[_TYPES]
     return {**source, **made}
+
+
+def _types_to_note(ckpt: Checkpoint) -> dict[str, str]:
+    found = {name: info.dtype for name, info in ckpt.infos.items() if info.dtype in _TYPES_TO_NOTE}
+    return {_TYPES: json.dumps(found, separators=(",", ":"))} if found else {}
+
+
+def _noted_type(ckpt: Checkpoint, name: str) -> str | None:
+    """Name of the scheme that a tensor had in the GGUF file it came from, where that was noted."""
+    try:
+        found = json.loads(ckpt.metadata.get(_TYPES, "{}"))
+    except (TypeError, ValueError):
+        return None
+    noted = found.get(name) if isinstance(found, dict) else None
+    return noted.lower() if noted in _TYPES_TO_NOTE else None
 
 
 def _restored(ckpt: Checkpoint) -> dict[str, Any]:
@@ -140,12 +168,12 @@ def _readable(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_file_type(values: dict[str, Any], outs: Sequence[OutputTensor]) -> dict[str, Any]:
     """`general.file_type` says what most of the weights are; kept up to date where it is there."""
-    if "general.file_type" not in values:
+    if "general.file_type" not in values or all(out.ggml_type for out in outs):
         return values
     sizes: dict[str, int] = {}
     for out in outs:
-        if out.scheme is not None:
-            kind = str(ggml.spec_for(out.scheme))
+        if out.dtype is None:
+            kind = block_type(out)
             sizes[kind] = sizes.get(kind, 0) + int(np.prod(out.shape, dtype=object))
     most = max(sizes, key=sizes.__getitem__) if sizes else None
     if most in FILE_TYPES:

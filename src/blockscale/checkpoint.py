@@ -32,15 +32,17 @@ class Checkpoint(Mapping[str, Tensor]):
         infos: name to TensorInfo, in the file's order.
         reading: how the source was understood: dialects, evidence, problems, config, companions.
         paths: the files that hold tensors.
+        asked: how the caller wanted it read; what is None is left to the source.
     """
 
-    def __init__(self, path: Path, source: Source) -> None:
+    def __init__(self, path: Path, source: Source, asked: Mapping[str, Any] | None = None) -> None:
         self.path = path
         self.kind = source.kind
         self.metadata = source.metadata
         self.infos = source.infos
         self.reading: Reading = source.reading
         self.paths = tuple(source.paths)
+        self.asked = dict(asked or {})
         self._source = source
 
     @property
@@ -234,8 +236,10 @@ def open_checkpoint(
     """
     path = Path(path)
     options = Options(zero_point_bias, dict(settings or {}))
+    asked = {"dialect": dialect, "zero_point_bias": zero_point_bias, "settings": options.settings}
     with error_context(file=str(path)):
-        return Checkpoint(path, open_source(path, permissive=permissive, options=options, forced=dialect))
+        source = open_source(path, permissive=permissive, options=options, forced=dialect)
+        return Checkpoint(path, source, asked)
 
 
 def save_checkpoint(

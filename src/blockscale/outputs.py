@@ -8,8 +8,6 @@ their names, and the journal goes.
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import zlib
 from collections.abc import Mapping
@@ -20,9 +18,12 @@ from typing import Any
 
 from .containers.base import check_output, guard_output, reserve, sync_folder
 from .errors import InputError, OutputError
+from .journal import Journal, is_committing
 
-_VERSION = 1
 _CHECK_BYTES = 8 << 20
+# A folder's manifest: what became of each tensor, written last.
+MANIFEST = "blockscale.json"
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,12 @@ class OutputSet:
 
     Leaving the `with` block normally commits. With `resume`, what was done is kept after an interruption or a
     full disk; otherwise, and after any other error, it is removed. A process that is killed leaves it.
+
+    Attributes:
+        path: the file or folder.
+        layout: what it holds.
+        done: tensor to what is to be said of it, for those that are whole.
+        late: small files to write last that depend on what was done.
     """
 
     def __init__(
@@ -101,16 +108,20 @@ class OutputSet:
                 process is at it; the disk cannot hold it.
             InputError: the interrupted run had another source or other settings.
         """
-        self.path = Path(path)
+        self.path = Path(path) if Path(path).name else Path(path).resolve()
         self.layout = layout
+        self.late: dict[str, bytes] = {}
         self._fds: dict[int, int] = {}
-        self.done: dict[str, Any] = {}
         self._root = self.path if layout.is_folder else self.path.parent
-        self._check_place(overwrite)
         self._resume = resume
-        self._journal_path = self.path.with_name(f"{self.path.name}.journal")
-        self._open_journal(dict(fingerprint), overwrite=overwrite, resume=resume)
+        self._overwrite = overwrite or (resume and is_committing(self.path))
+        self._check_place()
+        names = [self._partial(f).name for f in layout.files]
+        self._journal = Journal(self.path, fingerprint, names, overwrite=overwrite, resume=resume)
+        self.done = {name: line["result"] for name, line in self._journal.lines.items()}
         try:
+            for name in self._journal.left_over:
+                (self._root / Path(name).name).unlink(missing_ok=True)
             for i in range(len(layout.files)):
                 self._open_file(i)
             self._verify_done()
@@ -142,11 +153,23 @@ class OutputSet:
         """Note that a tensor is whole, with what is to be said of it (JSON values)."""
         self.done[tensor] = result
         line = {"tensor": tensor, "crc": self._checksums(tensor), "result": result}
-        self._append(line)
+        self._journal.append(line)
 
     def commit(self) -> None:
-        """Give the files their names, write the small ones, drop the journal."""
-        self._append({"committing": True})
+        """Give the files their names, write the small ones, drop the journal.
+
+        If that fails, all that was done is kept for `resume`.
+        """
+        try:
+            self._check_place()  # again: an output may have come meanwhile
+            self._give_names()
+        except BaseException:
+            self.abort(keep=True)
+            raise
+        self._journal.drop()
+
+    def _give_names(self) -> None:
+        self._journal.append({"committing": True})
         for fd in self._fds.values():
             guard_output(self.path, None, os.fsync, fd)
         for i, planned in enumerate(self.layout.files):
@@ -154,12 +177,11 @@ class OutputSet:
             partial = self._partial(planned)
             if partial.exists():
                 guard_output(self.path, None, partial.replace, self._final(planned))
-        for name, data in self.layout.extras.items():
+        for name, data in {**self.layout.extras, **self.late}.items():
             temporary = self._root / f"{name}.partial"
             guard_output(self.path, len(data), temporary.write_bytes, data)
             guard_output(self.path, None, temporary.replace, self._root / name)
         sync_folder(self._root)
-        self._drop_journal()
 
     def abort(self, *, keep: bool) -> None:
         """Stop; `keep` leaves partial files and journal for `resume`."""
@@ -167,11 +189,13 @@ class OutputSet:
             os.close(fd)
         self._fds.clear()
         if keep:
-            self._close_journal()
+            self._journal.close()
             return
         for planned in self.layout.files:
             self._partial(planned).unlink(missing_ok=True)
-        self._drop_journal()
+        for name in (*self.layout.extras, *self.late):
+            (self._root / f"{name}.partial").unlink(missing_ok=True)
+        self._journal.drop()
         if self.layout.is_folder and self._root.is_dir() and not any(self._root.iterdir()):
             self._root.rmdir()
 
@@ -186,28 +210,39 @@ class OutputSet:
         if kind is None:
             self.commit()
         else:
-            lasting = isinstance(error, Exception) and not isinstance(error, OutputError)
+            lasting = isinstance(error, Exception) and not isinstance(error, OSError | MemoryError)
             self.abort(keep=self._resume and not lasting)
 
     # ---- files
 
-    def _check_place(self, overwrite: bool) -> None:
+    def _check_place(self) -> None:
         if not self.layout.is_folder:
-            check_output(self.path, overwrite=overwrite)
+            check_output(self.path, overwrite=self._overwrite)
             return
         if not self.path.parent.is_dir():
             raise OutputError(f"the folder {self.path.parent} does not exist", file=str(self.path))
         if self.path.exists() and not self.path.is_dir():
             raise OutputError("this is a file, not a folder", file=str(self.path), hint="another name")
-        finals = [self._final(f) for f in self.layout.files] + [self._root / n for n in self.layout.extras]
-        there = [p.name for p in finals if p.exists()]
-        journal = self.path.with_name(f"{self.path.name}.journal")
-        if there and not overwrite and not journal.exists():
+        names = [*(f.name for f in self.layout.files), *self.layout.extras, MANIFEST]
+        self._check_strangers(set(names))
+        there = [name for name in names if (self._root / name).exists()]
+        if there and not self._overwrite:
             raise OutputError(
                 f"the output exists already ({', '.join(there[:3])}{' ...' if len(there) > 3 else ''})",
                 file=str(self.path),
                 rule="nothing existing is overwritten unless asked",
                 hint="--force (overwrite=True), or another name",
+            )
+
+    def _check_strangers(self, names: set[str]) -> None:
+        """Other weights in the folder would be taken for the model's."""
+        found = [p.name for end in _WEIGHTS for p in sorted(self._root.glob(end)) if p.name not in names]
+        if found:
+            raise OutputError(
+                f"the folder holds other weights ({', '.join(found[:3])}{' ...' if len(found) > 3 else ''})",
+                file=str(self.path),
+                rule="a model folder holds one model",
+                hint="remove them, or choose another folder",
             )
 
     def _final(self, planned: PlannedFile) -> Path:
@@ -220,7 +255,8 @@ class OutputSet:
     def _open_file(self, i: int) -> None:
         planned = self.layout.files[i]
         partial, final = self._partial(planned), self._final(planned)
-        if self._committing and final.exists() and not partial.exists():
+        was_named = self._journal.is_committing and final.is_file() and not partial.exists()
+        if was_named and final.stat().st_size == planned.size:
             self._fds[i] = guard_output(self.path, None, os.open, final, os.O_RDWR)
             return
         guard_output(self.path, None, lambda: self._root.mkdir(exist_ok=True))
@@ -233,60 +269,10 @@ class OutputSet:
         for offset, data in planned.frame:
             guard_output(self.path, self.layout.size, os.pwrite, fd, data, offset)
 
-    # ---- journal
-
-    def _open_journal(self, fingerprint: dict[str, Any], *, overwrite: bool, resume: bool) -> None:
-        path = self._journal_path
-        self._journal = guard_output(self.path, None, open, path, "a+b")
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._journal.close()
-            raise OutputError("another process is writing this output", file=str(self.path)) from None
-        self._committing = False
-        lines = _read_lines(self._journal)
-        header = {"blockscale_journal": _VERSION, "fingerprint": json.loads(json.dumps(fingerprint))}
-        if lines and resume:
-            if lines[0] != header:
-                self._journal.close()
-                raise InputError(
-                    "the interrupted run had another source or other settings",
-                    file=str(self.path),
-                    rule="a run is resumed with the same source, settings and version",
-                    hint="the same options as before, or --force without --resume to start over",
-                )
-            self._lines = {line["tensor"]: line for line in lines if "tensor" in line}
-            self._committing = any("committing" in line for line in lines)
-            self.done = {name: line["result"] for name, line in self._lines.items()}
-            return
-        if lines and not overwrite:
-            self._journal.close()
-            raise OutputError(
-                "an interrupted run is there",
-                file=str(self.path),
-                hint="--resume goes on with it, --force starts over",
-            )
-        self._lines = {}
-        self._journal.truncate(0)
-        self._append(header)
-
-    def _append(self, line: Mapping[str, Any]) -> None:
-        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        guard_output(self.path, None, self._journal.write, text)
-        guard_output(self.path, None, self._journal.flush)
-
-    def _close_journal(self) -> None:
-        if not self._journal.closed:
-            self._journal.close()
-
-    def _drop_journal(self) -> None:
-        self._journal_path.unlink(missing_ok=True)
-        self._close_journal()
-
     def _verify_done(self) -> None:
         """Forget the tensors whose bytes are not what the journal says."""
         for name in list(self.done):
-            if name not in self.layout.regions or self._checksums(name) != self._lines[name]["crc"]:
+            if name not in self.layout.regions or self._checksums(name) != self._journal.lines[name]["crc"]:
                 del self.done[name]
 
     def _checksums(self, tensor: str) -> list[int]:
@@ -301,15 +287,3 @@ class OutputSet:
                 crc, at = zlib.crc32(data, crc), at + len(data)
             sums.append(crc)
         return sums
-
-
-def _read_lines(journal: Any) -> list[dict[str, Any]]:
-    """The whole lines of a journal; a torn last one is dropped."""
-    journal.seek(0)
-    lines = []
-    for text in journal.read().split(b"\n")[:-1]:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
-    return [line for line in lines if isinstance(line, dict)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -16,36 +16,18 @@ from .carry import recoded
 from .checkpoint import Checkpoint
 from .errors import InputError, NonFiniteError, error_context
 from .hurray import HurrayTensor
-from .outputs import OutputSet
+from .manifest import manifest_bytes
+from .outputs import MANIFEST, OutputSet
 from .plan import Plan, PlanItem
 from .quantize import quantize
-from .recode import difference, same_numbers
+from .recode import is_renaming
+from .results import Errors, TensorResult, fingerprint, result_as_json, result_from_json
 from .schemes import Scheme
 from .slab_jobs import SLAB_BYTES, Slab, cut, nonfinite_in
-from .targets import encode_rows, encode_whole
+from .target_bytes import encode_rows, encode_whole
 from .tensor import BlockTensor, QuantizeReport
 
 Progress = Callable[[int], None]
-_COUNTS = tuple(f.name for f in fields(QuantizeReport))
-
-
-@dataclass(frozen=True, slots=True)
-class TensorResult:
-    """What was done with one tensor.
-
-    Attributes:
-        item: its line of the plan.
-        report: the counted events, for tensors that were quantized.
-        exact: whether every value is what it was; None for tensors that were quantized.
-        largest_error: largest difference of a value, where it was recoded.
-        mean_error: mean absolute difference.
-    """
-
-    item: PlanItem
-    report: QuantizeReport | None
-    exact: bool | None = None
-    largest_error: float = 0.0
-    mean_error: float = 0.0
 
 
 def run_plan(
@@ -59,10 +41,10 @@ def run_plan(
 ) -> list[TensorResult]:
     """Carry out a plan.
 
-    Memory stays near a few slabs (16 or 48 MiB) whatever the size of a tensor, for `.hrry` and GGUF. Held
-    whole are: tensors that go into a dialect of safetensors, or change their scheme; and tensors whose lines
-    do not end on bytes in the file (4-bit codes, blocks along axis 0 and an odd number of columns). Every
-    file appears under its name only when it is whole.
+    A folder also gets a manifest, `blockscale.json`. Memory stays near a few slabs (16 or 48 MiB) whatever
+    the size of a tensor, for `.hrry` and GGUF. Held whole are: tensors that go into a dialect of safetensors,
+    or change their scheme; and tensors whose lines do not end on bytes in the file (4-bit codes, blocks along
+    axis 0 and an odd number of columns). Every file appears under its name only when it is whole.
 
     Args:
         ckpt: the source the plan was made for.
@@ -82,70 +64,32 @@ def run_plan(
     tell = progress or (lambda _bytes: None)
     _check_not_source(ckpt, plan)
     results = []
-    fingerprint = {"source": _source_print(ckpt), "settings": plan.settings}
-    with OutputSet(plan.target.path, plan.layout, fingerprint, overwrite=overwrite, resume=resume) as outputs:
+    source = fingerprint(ckpt, plan)
+    with OutputSet(plan.target.path, plan.layout, source, overwrite=overwrite, resume=resume) as outputs:
         for item in plan.items:
             if item.name in outputs.done:
-                result = _from_json(item, outputs.done[item.name])
+                result = result_from_json(item, outputs.done[item.name])
                 tell(item.nbytes_in)
             else:
                 with error_context(file=str(ckpt.path), tensor=item.name):
                     result = _Job(ckpt, plan, item, outputs, threads, tell).run()
-                outputs.finish(item.name, _as_json(result))
+                outputs.finish(item.name, result_as_json(result))
                 ckpt.forget()
             results.append(result)
+        if plan.layout.is_folder:
+            outputs.late[MANIFEST] = manifest_bytes(ckpt, plan, results)
     return results
 
 
 def _check_not_source(ckpt: Checkpoint, plan: Plan) -> None:
     outputs = [plan.target.path]
     if plan.layout.is_folder:
-        names = [f.name for f in plan.layout.files] + list(plan.layout.extras)
+        names = [f.name for f in plan.layout.files] + [*plan.layout.extras, MANIFEST]
         outputs = [plan.target.path / name for name in names]
     sources = {os.path.realpath(p) for p in (*ckpt.paths, *ckpt.reading.companions)}
     for out in outputs:
         if os.path.realpath(out) in sources:
             raise InputError("the output is the source itself", file=str(out), hint="another name")
-
-
-def _source_print(ckpt: Checkpoint) -> list[list[Any]]:
-    """What tells one source from another: names, sizes and times of its files."""
-    return [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in ckpt.paths]
-
-
-def _as_json(result: TensorResult) -> dict[str, Any]:
-    report = None if result.report is None else asdict(result.report)
-    return {
-        "report": report,
-        "exact": result.exact,
-        "largest_error": result.largest_error,
-        "mean_error": result.mean_error,
-    }
-
-
-def _from_json(item: PlanItem, saved: Mapping[str, Any]) -> TensorResult:
-    report = saved["report"]
-    counts = None if report is None else QuantizeReport(**{name: report[name] for name in _COUNTS})
-    return TensorResult(item, counts, saved["exact"], saved["largest_error"], saved["mean_error"])
-
-
-@dataclass(slots=True)
-class _Errors:
-    """Differences of values, slab by slab."""
-
-    largest: float = 0.0
-    total: float = 0.0
-    elements: int = 0
-
-    def add(self, old: BlockTensor, new: BlockTensor) -> None:
-        largest, mean = difference(old, new)
-        self.largest = max(self.largest, largest)
-        self.total += mean * old.size
-        self.elements += old.size
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.elements if self.elements else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +102,12 @@ class _Job:
     outputs: OutputSet
     threads: int | None
     tell: Progress
-    errors: _Errors = field(default_factory=_Errors)
+    errors: Errors = field(default_factory=Errors)
 
     def run(self) -> TensorResult:
         if self.item.action == "quantize":
             return self._quantize()
-        if self.item.out.scheme is not None:
+        if self.item.out.scheme is not None and not self.item.out.is_carried:
             return self._carry_blocks()
         self._carry_plain()
         return TensorResult(self.item, None, True)
@@ -178,7 +122,7 @@ class _Job:
             for index, at, data in self.ckpt.stored_pieces(name, SLAB_BYTES):
                 self._write(str(index), at, data)
                 self.tell(len(data))
-        elif same_layout:
+        elif same_layout or out.is_carried:
             part = "0" if target.kind == "gguf" else name
             for at, data in self.ckpt.plain_pieces(name, SLAB_BYTES):
                 self._write(part, at, data)
@@ -196,7 +140,7 @@ class _Job:
         item, scheme = self.item, self.item.out.scheme
         info = self.ckpt.info(item.name)
         by_rows = self._writes_rows() and info.scheme is not None and scheme is not None
-        if by_rows and info.scheme is not None and scheme is not None and same_numbers(info.scheme, scheme):
+        if by_rows and info.scheme is not None and scheme is not None and is_renaming(info.scheme, scheme):
             for first, w in self._block_rows():
                 self._write_rows(self._ready(w), first, fresh=False)
                 self.tell(item.nbytes_in * w.grid.rows // max(1, self._rows()))

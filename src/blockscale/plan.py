@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,9 +13,11 @@ from .carry import carry, output_metadata
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, error_context
 from .outputs import OutputLayout
+from .refusals import check_patterns, unconvertible, unfit
 from .rules import rule_for
 from .schemes import Scheme
-from .targets import OutputTensor, Target, check_tensor, plan_output, stored_bytes
+from .target_layout import plan_output
+from .targets import OutputTensor, Target, check_tensor, stored_bytes
 from .version import __version__
 
 # Names that are left alone by default whatever their rank: not the weights of a matmul.
@@ -123,8 +124,8 @@ def plan_quantize(
     """
     target = target or Target("hrry", Path("out.hrry"))
     chosen = str(rule_for(scheme, rule))
-    _check_patterns(ckpt, include, "include")
-    _check_patterns(ckpt, exclude, "exclude")
+    check_patterns(ckpt, include, "include")
+    check_patterns(ckpt, exclude, "exclude")
     items: list[PlanItem] = []
     faults: list[BlockscaleError] = []
     for info in ckpt.infos.values():
@@ -144,7 +145,7 @@ def plan_quantize(
             else _quantize_item(target, info, scheme, chosen, out)
         )
     if faults and not leave_unfit:
-        raise _unfit(faults, len(items))
+        raise unfit(faults, len(items))
     made = _provenance(ckpt, items, scheme, chosen, axis)
     settings = {"verb": "quantize", "scheme": scheme.describe(), "rule": chosen, "axis": axis}
     return _finished(ckpt, target, items, made, settings, chosen)
@@ -177,7 +178,7 @@ def plan_convert(ckpt: Checkpoint, target: Target, *, exact: bool = False) -> Pl
             error.tensor = error.tensor or info.name
             faults.append(error)
     if faults:
-        raise _unconvertible(faults, len(ckpt.infos), target)
+        raise unconvertible(faults, len(ckpt.infos), target)
     return _finished(ckpt, target, items, {}, {"verb": "convert", "exact": exact}, "")
 
 
@@ -191,8 +192,7 @@ def _finished(
 ) -> Plan:
     outs = [item.out for item in items]
     metadata = output_metadata(ckpt, target, outs, made)
-    reading = ckpt.reading
-    layout = plan_output(target, outs, metadata, reading.config, reading.companions, rule)
+    layout = plan_output(target, outs, metadata, ckpt.reading, rule)
     settings |= {"target": target.kind, "version": __version__, "tensors": len(items)}
     return Plan(target, tuple(items), layout, settings)
 
@@ -214,20 +214,6 @@ def _provenance(
     if any(item.reason == _QUANTIZED_BEFORE for item in items):
         made = {key: f"{new}; kept tensors: {ckpt.metadata.get(key, 'unknown')}" for key, new in made.items()}
     return {"blockscale.version": __version__, **made}
-
-
-def _check_patterns(ckpt: Checkpoint, patterns: Sequence[str], option: str) -> None:
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in ckpt):
-            near = difflib.get_close_matches(pattern, list(ckpt), n=3, cutoff=0.4)
-            raise InputError(
-                f"the pattern {pattern!r} matches no tensor",
-                file=str(ckpt.path),
-                found=pattern,
-                field=f"--{option}",
-                rule="a pattern that matches nothing stops the run",
-                hint="near names: " + ", ".join(near) if near else "`blockscale inspect` lists the names",
-            )
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -289,27 +275,4 @@ def _item(
     return PlanItem(
         *(info.name, info.shape, info.dtype, action, reason, out.scheme or info.scheme),
         *(out.axis if out.scheme is not None else info.axis, rule, info.nbytes, size, out),
-    )
-
-
-def _unfit(faults: list[BlockscaleError], total: int) -> InputError:
-    shown = "; ".join(f"{e.tensor}: {e.message}" for e in faults[:8])
-    more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
-    names = " ".join(f"--exclude '{e.tensor}'" for e in faults[:3])
-    return InputError(
-        f"{len(faults)} of {total} tensors cannot carry the scheme: {shown}{more}",
-        found=[e.tensor for e in faults],
-        rule=faults[0].rule,
-        hint=f"--leave-unfit keeps them as they are; or {names}; or another scheme, --block-size or --axis",
-    )
-
-
-def _unconvertible(faults: list[BlockscaleError], total: int, target: Target) -> InputError:
-    shown = "; ".join(f"{e.tensor}: {e.message}" for e in faults[:8])
-    more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
-    return InputError(
-        f"{len(faults)} of {total} tensors do not go into {target.kind}: {shown}{more}",
-        found=[e.tensor for e in faults],
-        rule=faults[0].rule,
-        hint=faults[0].hint,
     )

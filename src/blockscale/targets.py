@@ -1,34 +1,26 @@
-"""Targets: what an output can hold, how it is laid out, and the bytes of a tensor in it.
+"""Targets: what an output can hold, and what a tensor consists of in it.
 
 A target is a `.hrry` file, a GGUF file, or safetensors (one file, or a folder of shards) in a dialect.
-Everything about the output is known before any data: sizes, places, headers.
+What it holds is decided here, how it is laid out in `target_layout`, its bytes in `target_bytes`.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .blocks import BlockGrid, block_grid
-from .containers import gguf_layout, safetensors_layout
 from .containers.gguf_types import ggml_type, plain_type
-from .containers.hrry_writer import plan_hrry
 from .containers.safetensors_table import DTYPES, stored_name
 from .dialects import NAMES, dialect, ggml
 from .dialects.base import Options, Stored
-from .dialects.own_layout import metadata as own_metadata
 from .errors import BlockscaleError, InputError, UnsupportedError, error_context
-from .hurray import TensorDescriptor, encode_tensor, plan_array, plan_tensor
-from .outputs import OutputLayout, PlannedFile, Region
+from .hurray import TensorDescriptor, plan_array, plan_tensor
 from .schemes import Scheme, scheme
-from .tensor import BlockTensor, QuantizeReport
 
 KINDS = ("hrry", "gguf", *NAMES)
 SHARD_BYTES = 5 * 10**9
@@ -65,6 +57,7 @@ class OutputTensor:
         axis: its blocked axis.
         descriptor: its Hurray descriptor, where it is carried from one `.hrry` file to another as it is.
         is_symmetric: whether all zero points are known to be the middle code.
+        ggml_type: its type, where its bytes are carried from one GGUF file to another.
     """
 
     name: str
@@ -74,36 +67,12 @@ class OutputTensor:
     axis: int | None = None
     descriptor: TensorDescriptor | None = None
     is_symmetric: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Described:
-    """What a dialect's config needs of a tensor that is yet to be made."""
-
-    grid: BlockGrid
-    scheme: Scheme
-    report: QuantizeReport
-    is_symmetric: bool
+    ggml_type: str = ""
 
     @property
-    def row_offsets(self) -> NDArray[np.int32] | None:
-        """One zero point that stands for all: the middle code, or another."""
-        if self.scheme.offset == "none":
-            return None
-        middle = 1 << (self.scheme.element.bits - 1)
-        return np.array([[middle if self.is_symmetric else 0]], np.int32)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.grid.shape
-
-    @property
-    def axis(self) -> int:
-        return self.grid.axis
-
-    @property
-    def block_size(self) -> int:
-        return self.grid.block_size
+    def is_carried(self) -> bool:
+        """Whether its stored bytes go over as they are."""
+        return self.descriptor is not None or bool(self.ggml_type)
 
 
 def target_for(
@@ -145,7 +114,7 @@ def target_for(
 def reason_against(target: Target, t: OutputTensor) -> str | None:
     """Why the target cannot hold a tensor, or None."""
     try:
-        _parts(target, t)
+        tensor_parts(target, t)
     except BlockscaleError as error:
         return error.message
     return None
@@ -155,27 +124,39 @@ def candidates(target: Target, w: Scheme, shape: tuple[int, ...], axis: int) -> 
     """Schemes of the target that might hold a tensor of scheme `w`, the most compact first."""
     rows: list[Scheme] = []
     if target.kind == "gguf":
-        rows = [f.scheme for f in ggml.FORMATS.values()]
         same = ggml.spec_for(w)
-        rows.sort(key=lambda s: (same is None or s != ggml.FORMATS[same].scheme, s.bits_per_element))
+        formats = sorted(ggml.FORMATS.values(), key=lambda f: (f.type.name != same, f.type.block_bytes))
+        rows = [f.scheme for f in formats]
     else:
         rows = [w, *_affine_forms(w)]
     held = [s for s in rows if reason_against(target, OutputTensor("x.weight", shape, None, s, axis)) is None]
     return tuple(dict.fromkeys(held))
 
 
+def zero_points(target: Target, row: Scheme) -> tuple[int, int] | None:
+    """Smallest and largest zero point that a target stores for codes of a scheme; None: any."""
+    if target.kind not in ("compressed-tensors", "gptq", "awq") or row.offset != "zero_point":
+        return None
+    bits = row.element.bits
+    down = 0 if row.element.kind == "uint" else 1 << (bits - 1)
+    version = target.options.settings.get("version", "gptq")
+    low = 1 if target.kind == "gptq" and version == "gptq" else 0  # v1 stores z - 1
+    return low - down, (1 << bits) - 1 - down
+
+
 def _affine_forms(w: Scheme) -> Iterator[Scheme]:
-    """Schemes near an affine one: signed, unsigned, wider codes, wider scales; blocks kept or smaller."""
+    """Schemes near one: signed, unsigned, wider codes, other scales; blocks kept or smaller."""
     if w.is_mx:
+        for scale in ("float16", "bfloat16", "float32"):
+            yield scheme("int8", block_size=w.block_size, scale=scale)
         return
-    scales = list(dict.fromkeys((w.scale.name, "float32")))
+    scales = list(dict.fromkeys((w.scale.name, "float16", "bfloat16", "float32")))
     bits = [b for b in (2, 4, 8) if b >= w.element.bits]
     sizes = [k for k in (w.block_size, 128, 64, 32) if k <= w.block_size]
     for size in dict.fromkeys(sizes):
         for width in bits:
             for scale in scales:
-                if w.offset != "minimum":
-                    yield scheme(f"int{width}", block_size=size, scale=scale, symmetric=True)
+                yield scheme(f"int{width}", block_size=size, scale=scale, symmetric=True)
                 yield scheme(f"uint{width}", block_size=size, scale=scale, symmetric=False)
 
 
@@ -185,13 +166,13 @@ def check_tensor(target: Target, t: OutputTensor) -> OutputTensor:
     Raises:
         BlockscaleError: it cannot; the error says why and what would do.
     """
-    _parts(target, t)
+    tensor_parts(target, t)
     return t
 
 
 def stored_bytes(target: Target, t: OutputTensor) -> int:
     """Bytes that a tensor takes in the target, without alignment."""
-    parts = _parts(target, t)
+    parts = tensor_parts(target, t)
     if isinstance(parts, TensorDescriptor):
         return sum(buffer.byte_size for buffer in parts.buffers)
     if isinstance(parts, str):
@@ -203,16 +184,18 @@ def stored_bytes(target: Target, t: OutputTensor) -> int:
 # ---- parts: what a tensor consists of in the target
 
 
-def _parts(target: Target, t: OutputTensor) -> Any:
+def tensor_parts(target: Target, t: OutputTensor) -> Any:
+    """What a tensor is in a target: a descriptor, the name of a ggml type, or stored tensors."""
     with error_context(tensor=t.name):
         if target.kind == "hrry":
-            return _descriptor(t)
+            return descriptor_of(t)
         if target.kind == "gguf":
-            return _ggml_type(t)
-        return _stored(target, t)
+            return block_type(t)
+        return stored_parts(target, t)
 
 
-def _descriptor(t: OutputTensor) -> TensorDescriptor:
+def descriptor_of(t: OutputTensor) -> TensorDescriptor:
+    """Its Hurray descriptor."""
     if t.descriptor is not None:
         return t.descriptor
     if t.scheme is not None and t.axis is not None:
@@ -220,7 +203,14 @@ def _descriptor(t: OutputTensor) -> TensorDescriptor:
     return plan_array(t.shape, cast("np.dtype[Any]", t.dtype))
 
 
-def _ggml_type(t: OutputTensor) -> str:
+def block_type(t: OutputTensor) -> str:
+    """Its type in a GGUF file.
+
+    Raises:
+        BlockscaleError: GGUF cannot hold it.
+    """
+    if t.ggml_type:
+        return t.ggml_type
     if not t.shape:
         raise InputError("GGUF has no scalars", found=t.shape)
     if t.scheme is not None and t.axis is not None:
@@ -231,205 +221,8 @@ def _ggml_type(t: OutputTensor) -> str:
     return plain_type(cast("np.dtype[Any]", t.dtype)).name
 
 
-def _stored(target: Target, t: OutputTensor) -> dict[str, Stored]:
+def stored_parts(target: Target, t: OutputTensor) -> dict[str, Stored]:
+    """Part to stored tensor in safetensors."""
     if t.scheme is not None and t.axis is not None:
         return dict(dialect(target.kind).specs(t.name, t.shape, t.axis, t.scheme, target.options))
     return {t.name: Stored(t.name, stored_name(cast("np.dtype[Any]", t.dtype)), t.shape)}
-
-
-# ---- layout
-
-
-def plan_output(
-    target: Target,
-    tensors: Sequence[OutputTensor],
-    metadata: Mapping[str, Any],
-    config: Mapping[str, Any],
-    companions: Sequence[Path],
-    rule: str = "",
-) -> OutputLayout:
-    """Everything about the output before its data.
-
-    Args:
-        target: where it goes.
-        tensors: what it holds, in order.
-        metadata: key-value metadata of the container.
-        config: the model's config, for folders.
-        companions: files to carry along, for folders.
-        rule: the rule that chose the scales, for layouts that say it.
-    """
-    if target.kind == "hrry":
-        return _plan_hrry(tensors, metadata)
-    if target.kind == "gguf":
-        return _plan_gguf(tensors, metadata)
-    return _plan_safetensors(target, tensors, metadata, config, companions, rule)
-
-
-def _plan_hrry(tensors: Sequence[OutputTensor], metadata: Mapping[str, Any]) -> OutputLayout:
-    layout = plan_hrry([(t.name, _descriptor(t)) for t in tensors], metadata)
-    regions = {
-        name: {str(i): Region(0, *place) for i, place in enumerate(places)}
-        for name, places in layout.buffers.items()
-    }
-    return OutputLayout((PlannedFile("", layout.size, layout.frame),), regions, {}, False)
-
-
-def _plan_gguf(tensors: Sequence[OutputTensor], metadata: Mapping[str, Any]) -> OutputLayout:
-    specs = [(t.name, _ggml_type(t), t.shape) for t in tensors]
-    layout = gguf_layout.plan_layout(specs, metadata)
-    regions = {name: {"0": Region(0, e.offset, e.nbytes)} for name, e in layout.entries.items()}
-    gaps = _padding([(e.offset, e.nbytes) for e in layout.entries.values()], len(layout.prefix), layout.size)
-    frame = ((0, layout.prefix), *gaps)
-    return OutputLayout((PlannedFile("", layout.size, frame),), regions, {}, False)
-
-
-def _padding(places: list[tuple[int, int]], start: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """The zero bytes between tensors, so that an old partial file cannot shine through."""
-    at = start
-    for offset, nbytes in [*sorted(places), (size, 0)]:
-        if offset > at:
-            yield at, bytes(offset - at)
-        at = max(at, offset + nbytes)
-
-
-def _plan_safetensors(
-    target: Target,
-    tensors: Sequence[OutputTensor],
-    metadata: Mapping[str, Any],
-    config: Mapping[str, Any],
-    companions: Sequence[Path],
-    rule: str,
-) -> OutputLayout:
-    stored = {t.name: _stored(target, t) for t in tensors}
-    shards = _split_shards(target, stored)
-    names = _shard_names(len(shards)) if target.is_folder else [""]
-    by_name = {t.name: t for t in tensors}
-    files, regions, weight_map, total = [], {}, {}, 0
-    for number, (file_name, shard) in enumerate(zip(names, shards, strict=True)):
-        specs = [(s.name, s.dtype, s.shape) for name in shard for s in stored[name].values()]
-        strings = {k: v for k, v in metadata.items() if isinstance(v, str)} | {"format": "pt"}
-        if target.kind == "plain-mx":
-            written = _written((by_name[n] for n in shard), rule)
-            strings |= own_metadata(written, (), target.options) if written else {}
-        layout = safetensors_layout.plan_layout(specs, strings)
-        files.append(PlannedFile(file_name, layout.size, ((0, layout.prefix),)))
-        for name in shard:
-            entries = {part: layout.entries[s.name] for part, s in stored[name].items()}
-            regions[name] = {p: Region(number, e.offset, e.nbytes) for p, e in entries.items()}
-            for e in entries.values():
-                weight_map[e.name] = file_name
-                total += e.nbytes
-    extras = _extras(target, tensors, config, companions) if target.is_folder else {}
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        extras["model.safetensors.index.json"] = _json(index)
-    return OutputLayout(tuple(files), regions, extras, target.is_folder)
-
-
-def _split_shards(target: Target, stored: Mapping[str, Mapping[str, Stored]]) -> list[list[str]]:
-    if not target.is_folder:
-        return [list(stored)]
-    shards: list[list[str]] = [[]]
-    room = target.shard_bytes
-    for name, parts in stored.items():
-        size = sum(math.prod(s.shape) * DTYPES[s.dtype].bits // 8 for s in parts.values())
-        if size > room and shards[-1]:
-            shards.append([])
-            room = target.shard_bytes
-        shards[-1].append(name)
-        room -= size
-    return shards
-
-
-def _shard_names(count: int) -> list[str]:
-    if count == 1:
-        return ["model.safetensors"]
-    return [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
-
-
-def _written(tensors: Iterable[OutputTensor], rule: str) -> dict[str, BlockTensor]:
-    """Stand-ins that have what configs are made of: shape, axis, scheme, rule."""
-    described = {
-        t.name: _Described(
-            block_grid(t.shape, t.axis or 0, t.scheme.block_size),
-            t.scheme,
-            QuantizeReport(rule),
-            t.is_symmetric,
-        )
-        for t in tensors
-        if t.scheme is not None
-    }
-    return cast("dict[str, BlockTensor]", described)
-
-
-def _extras(
-    target: Target,
-    tensors: Sequence[OutputTensor],
-    config: Mapping[str, Any],
-    companions: Sequence[Path],
-) -> dict[str, bytes]:
-    """config.json with what the dialect says, and the model's other small files."""
-    extras = {p.name: p.read_bytes() for p in companions if p.name not in _NOT_CARRIED}
-    plain = {k: v for k, v in config.items() if k not in ("quantization_config", "compression_config")}
-    written = _written(tensors, "")
-    kept = [t.name for t in tensors if t.scheme is None and len(t.shape) >= 2]
-    said = dialect(target.kind).config(written, kept, target.options) if written else {}
-    if plain or said:
-        extras["config.json"] = _json({**plain, **said})
-    return extras
-
-
-_NOT_CARRIED = ("config.json", "quantize_config.json", "quant_config.json")
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-# ---- bytes
-
-
-def encode_rows(
-    target: Target, t: OutputTensor, w: BlockTensor, first_row: int, *, fresh: bool
-) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
-    """Part, offset and bytes of some canonical rows, blocks along the last axis of a `.hrry` or GGUF tensor.
-
-    Args:
-        target: where they go.
-        t: the whole tensor.
-        w: the rows, as a matrix.
-        first_row: number of the first.
-        fresh: whether they were quantized just now (zero blocks then look as ggml writes them).
-    """
-    if target.kind == "gguf":
-        data = ggml.pack_blocks(w, ggml.spec_for(w.scheme), zero_scale="ggml" if fresh else "sign")
-        yield "0", first_row * data.shape[1], data.reshape(-1)
-        return
-    blocks = w.grid.blocks_per_row
-    sizes = (w.grid.row_bytes(w.scheme.element.bits), blocks * w.scheme.scale.bits // 8, blocks * 4)
-    for i, (data, size) in enumerate(zip(encode_tensor(w)[1], sizes, strict=False)):
-        yield str(i), first_row * size, data
-
-
-def encode_whole(
-    target: Target, t: OutputTensor, value: BlockTensor | NDArray[Any], *, fresh: bool
-) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
-    """Part, offset and bytes of a whole tensor."""
-    if target.kind == "hrry":
-        for i, data in enumerate(encode_tensor(value)[1]):
-            yield str(i), 0, data
-    elif isinstance(value, BlockTensor):
-        if target.kind == "gguf":
-            flat = replace(value, grid=BlockGrid((value.grid.rows, value.grid.length), 1, value.block_size))
-            yield from encode_rows(target, t, flat, 0, fresh=fresh)
-            return
-        module = dialect(target.kind)
-        by_name = {s.name: part for part, s in _stored(target, t).items()}
-        for name, array in module.write(t.name, value, target.options).items():
-            yield by_name[name], 0, _bytes(array)
-    else:
-        yield ("0" if target.kind == "gguf" else t.name), 0, _bytes(value)
-
-
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..checkpoint import Checkpoint
-from ..pipeline import TensorResult
+from ..manifest import stored_as
 from ..plan import Plan
+from ..results import TensorResult
 from .names import NameGroup, group_rows
 from .output import Column, print_table, say
 from .text import printable, show_bytes, show_count, show_number, show_shape
@@ -29,7 +30,7 @@ def print_plan(ckpt: Checkpoint, plan: Plan) -> None:
 def print_results(ckpt: Checkpoint, results: Sequence[TensorResult], *, done: bool, show_all: bool) -> None:
     """A row per tensor (or group of layers): what it was, what it is, exact or with which error."""
     kinds = [
-        (r.item.shape, ckpt.info(r.item.name).dtype, _becomes(r), r.item.action, _short(r.item.reason))
+        (r.item.shape, ckpt.info(r.item.name).dtype, stored_as(r.item), r.item.action, _short(r.item.reason))
         for r in results
     ]
     groups = group_rows([r.item.name for r in results], kinds, show_all=show_all)
@@ -60,7 +61,7 @@ def _row(ckpt: Checkpoint, group: NameGroup, results: Sequence[TensorResult], *,
         str(len(results)) if len(results) > 1 else "",
         show_shape(first.item.shape),
         _was(ckpt, first),
-        _becomes(first),
+        stored_as(first.item),
         "re-encoded" if recoded else "exact",
         show_number(max(r.largest_error for r in results)) if recoded and done else "",
         show_number(sum(r.mean_error for r in results) / len(results)) if recoded and done else "",
@@ -70,13 +71,6 @@ def _row(ckpt: Checkpoint, group: NameGroup, results: Sequence[TensorResult], *,
 def _was(ckpt: Checkpoint, result: TensorResult) -> str:
     info = ckpt.info(result.item.name)
     return info.scheme.name if info.scheme is not None else info.dtype
-
-
-def _becomes(result: TensorResult) -> str:
-    out = result.item.out
-    if out.scheme is not None:
-        return f"{out.scheme.name} g{out.scheme.block_size}"
-    return str(out.dtype) if out.dtype is not None else "as it is"
 
 
 def _short(reason: str) -> str:
@@ -118,7 +112,7 @@ def _tensor_document(ckpt: Checkpoint, result: TensorResult) -> dict[str, Any]:
         "name": item.name,
         "shape": list(item.shape),
         "from": _was(ckpt, result),
-        "to": _becomes(result),
+        "to": stored_as(item),
         "exact": item.action != "recode",
         "reason": item.reason,
         "largest_error": result.largest_error,

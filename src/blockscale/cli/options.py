@@ -58,10 +58,16 @@ def source_options() -> Decorator:
 
 
 def output_options() -> Decorator:
-    """Where and how an output is written: `--to`, `--shard-size`, `--resume`, `--force`, `--threads`."""
+    """Where and how an output is written: `--to`, `--shard-size`, `--manifest`, `--resume` and so on."""
     return _together(
         click.option("--to", "kind", metavar="TARGET", help="hrry, gguf, or a dialect; default: by suffix."),
         click.option("--shard-size", metavar="SIZE", help="Largest shard of a folder (500MB, 4GiB ...)."),
+        click.option(
+            "--manifest",
+            metavar="FILE",
+            type=click.Path(),
+            help="Write what became of each tensor to FILE; folders get blockscale.json in any case.",
+        ),
         click.option("--dry-run", is_flag=True, help="Say what would be done and the exact size."),
         click.option("--force", is_flag=True, help="Replace an existing output."),
         click.option("--resume", is_flag=True, help="Keep what is done when interrupted, and go on from it."),

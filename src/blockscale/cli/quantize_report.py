@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import Checkpoint
-from ..pipeline import TensorResult
 from ..plan import Plan, PlanItem
+from ..results import TensorResult
 from ..schemes import Scheme
 from ..tensor import QuantizeReport
 from .names import NameGroup, group_rows

@@ -14,8 +14,8 @@ from .text import printable, show_bytes
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoint
-    from ..pipeline import TensorResult
     from ..plan import Plan
+    from ..results import TensorResult
     from ..targets import Target
 
 
@@ -40,6 +40,8 @@ def check_early(output: str | None, options: dict[str, Any]) -> None:
         )
     if not options["dry_run"] and path.suffix and not path.is_dir() and not options["resume"]:
         check_output(path, overwrite=options["force"])
+    if not options["dry_run"] and options["manifest"]:
+        check_output(Path(options["manifest"]), overwrite=options["force"])
 
 
 def open_model(model: str, options: dict[str, Any]) -> Checkpoint:
@@ -73,7 +75,8 @@ def carry_out(
     ckpt: Checkpoint, plan: Plan, verb: str, output: str | None, options: dict[str, Any]
 ) -> tuple[list[TensorResult], float | None]:
     """Run a plan with a progress bar; results and seconds, None for a dry run."""
-    from ..pipeline import TensorResult, run_plan
+    from ..pipeline import run_plan
+    from ..results import TensorResult
 
     if output is None or options["dry_run"]:
         return [TensorResult(item, None) for item in plan.items], None
@@ -93,7 +96,20 @@ def carry_out(
         kept = "; the same command goes on from here" if options["resume"] else ""
         warn(f"interrupted; {printable(plan.target.path)} was not written{kept}")
         click.get_current_context().exit(130)
+    if options["manifest"]:
+        _write_manifest(ckpt, plan, results, Path(options["manifest"]), options)
     return results, time.perf_counter() - started
+
+
+def _write_manifest(
+    ckpt: Checkpoint, plan: Plan, results: list[TensorResult], path: Path, options: dict[str, Any]
+) -> None:
+    from ..containers.base import AtomicFile
+    from ..manifest import manifest_bytes
+
+    data = manifest_bytes(ckpt, plan, results)
+    with AtomicFile(path, size=len(data), overwrite=options["force"]) as file:
+        file.write_at(0, data)
 
 
 def say_written(

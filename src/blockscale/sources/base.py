@@ -62,6 +62,7 @@ class Reading:
         problems: what is odd but readable.
         config: the model's `config.json`, or {}.
         companions: other files of the folder that travel along (tokenizer, generation config ...).
+        form: how a GGUF file is laid out (version, padding), for an output of the same kind.
     """
 
     dialects: tuple[str, ...] = ()
@@ -69,6 +70,7 @@ class Reading:
     problems: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     companions: tuple[Path, ...] = ()
+    form: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Source(Protocol):

@@ -27,7 +27,10 @@ class GgufSource:
         self.paths = list(self.file.parts)
         self.metadata: Mapping[str, Any] = self.file.metadata
         self.infos: Mapping[str, TensorInfo] = {e.name: _gguf_info(e) for e in self.file.entries.values()}
-        self.reading = Reading(problems=tuple(self.file.problems))
+        self.reading = Reading(
+            problems=tuple(self.file.problems),
+            form={"version": self.file.version, "pad_end": self.file.pads_end},
+        )
 
     def tensor(self, name: str) -> Tensor:
         """See Source."""

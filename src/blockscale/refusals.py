@@ -1,0 +1,51 @@
+"""Refusals of a plan: every tensor that does not fit is named at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from .checkpoint import Checkpoint
+from .errors import BlockscaleError, InputError
+from .targets import Target
+
+
+def unfit(faults: Sequence[BlockscaleError], total: int) -> InputError:
+    """Tensors that cannot carry the scheme."""
+    shown = "; ".join(f"{e.tensor}: {e.message}" for e in faults[:8])
+    more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
+    names = " ".join(f"--exclude '{e.tensor}'" for e in faults[:3])
+    return InputError(
+        f"{len(faults)} of {total} tensors cannot carry the scheme: {shown}{more}",
+        found=[e.tensor for e in faults],
+        rule=faults[0].rule,
+        hint=f"--leave-unfit keeps them as they are; or {names}; or another scheme, --block-size or --axis",
+    )
+
+
+def unconvertible(faults: Sequence[BlockscaleError], total: int, target: Target) -> InputError:
+    """Tensors that do not go into the target."""
+    shown = "; ".join(f"{e.tensor}: {e.message}" for e in faults[:8])
+    more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
+    return InputError(
+        f"{len(faults)} of {total} tensors do not go into {target.kind}: {shown}{more}",
+        found=[e.tensor for e in faults],
+        rule=faults[0].rule,
+        hint=faults[0].hint,
+    )
+
+
+def check_patterns(ckpt: Checkpoint, patterns: Sequence[str], option: str) -> None:
+    """InputError for a pattern that matches nothing."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in ckpt):
+            near = difflib.get_close_matches(pattern, list(ckpt), n=3, cutoff=0.4)
+            raise InputError(
+                f"the pattern {pattern!r} matches no tensor",
+                file=str(ckpt.path),
+                found=pattern,
+                field=f"--{option}",
+                rule="a pattern that matches nothing stops the run",
+                hint="near names: " + ", ".join(near) if near else "`blockscale inspect` lists the names",
+            )

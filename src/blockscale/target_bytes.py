@@ -1,0 +1,62 @@
+"""The bytes of a tensor in a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .blocks import BlockGrid
+from .dialects import dialect, ggml
+from .hurray import encode_tensor
+from .targets import OutputTensor, Target, block_type, stored_parts
+from .tensor import BlockTensor
+
+
+def encode_rows(
+    target: Target, t: OutputTensor, w: BlockTensor, first_row: int, *, fresh: bool
+) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
+    """Part, offset and bytes of some canonical rows, blocks along the last axis of a `.hrry` or GGUF tensor.
+
+    Args:
+        target: where they go.
+        t: the whole tensor.
+        w: the rows, as a matrix.
+        first_row: number of the first.
+        fresh: whether they were quantized just now (zero blocks then look as ggml writes them).
+    """
+    if target.kind == "gguf":
+        data = ggml.pack_blocks(w, block_type(t), zero_scale="ggml" if fresh else "sign")
+        yield "0", first_row * data.shape[1], data.reshape(-1)
+        return
+    blocks = w.grid.blocks_per_row
+    sizes = (w.grid.row_bytes(w.scheme.element.bits), blocks * w.scheme.scale.bits // 8, blocks * 4)
+    for i, (data, size) in enumerate(zip(encode_tensor(w)[1], sizes, strict=False)):
+        yield str(i), first_row * size, data
+
+
+def encode_whole(
+    target: Target, t: OutputTensor, value: BlockTensor | NDArray[Any], *, fresh: bool
+) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
+    """Part, offset and bytes of a whole tensor."""
+    if target.kind == "hrry":
+        for i, data in enumerate(encode_tensor(value)[1]):
+            yield str(i), 0, data
+    elif isinstance(value, BlockTensor):
+        if target.kind == "gguf":
+            flat = replace(value, grid=BlockGrid((value.grid.rows, value.grid.length), 1, value.block_size))
+            yield from encode_rows(target, t, flat, 0, fresh=fresh)
+            return
+        module = dialect(target.kind)
+        by_name = {s.name: part for part, s in stored_parts(target, t).items()}
+        for name, array in module.write(t.name, value, target.options).items():
+            yield by_name[name], 0, _bytes(array)
+    else:
+        yield ("0" if target.kind == "gguf" else t.name), 0, _bytes(value)
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
