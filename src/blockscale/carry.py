@@ -66,7 +66,22 @@ def carry(ckpt: Checkpoint, info: TensorInfo, target: Target) -> Carried:
             found=info.dtype,
             hint="remove the tensor from the source",
         )
+    if target.kind == "hrry" and dtype.name == "float8_e8m0fnu":
+        _check_e8m0(ckpt, info)
     return Carried(check_tensor(target, OutputTensor(info.name, info.shape, dtype)))
+
+
+def _check_e8m0(ckpt: Checkpoint, info: TensorInfo) -> None:
+    """UnsupportedError for bytes that a `.hrry` file does not have in such a tensor."""
+    codes = np.asarray(ckpt[info.name]).reshape(-1).view(np.uint8)
+    bad = int(np.count_nonzero((codes == 0) | (codes == 255)))
+    if bad:
+        raise UnsupportedError(
+            f"{bad} of {codes.size} E8M0 bytes are 0 or 255",
+            found=bad,
+            rule="E8M0 bytes of a .hrry file are 1 .. 254",
+            hint="safetensors keeps them",
+        )
 
 
 def _carry_blocks(ckpt: Checkpoint, info: TensorInfo, row: Scheme, axis: int, target: Target) -> Carried:

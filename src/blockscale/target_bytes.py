@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import BlockGrid
+from .containers.safetensors_table import DTYPES
 from .dialects import dialect, ggml
 from .hurray import encode_tensor
+from .packing import pack_codes
 from .targets import OutputTensor, Target, block_type, stored_parts
 from .tensor import BlockTensor
 
@@ -51,12 +53,18 @@ def encode_whole(
             yield from encode_rows(target, t, flat, 0, fresh=fresh)
             return
         module = dialect(target.kind)
-        by_name = {s.name: part for part, s in stored_parts(target, t).items()}
+        by_name = {s.name: (part, s.dtype) for part, s in stored_parts(target, t).items()}
         for name, array in module.write(t.name, value, target.options).items():
-            yield by_name[name], 0, _bytes(array)
+            part, dtype = by_name[name]
+            yield part, 0, _bytes(array, dtype)
+    elif target.kind == "gguf":
+        yield "0", 0, _bytes(value)
     else:
-        yield ("0" if target.kind == "gguf" else t.name), 0, _bytes(value)
+        yield t.name, 0, _bytes(value, stored_parts(target, t)[t.name].dtype)
 
 
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _bytes(array: NDArray[Any], dtype: str = "U8") -> NDArray[np.uint8]:
+    """An array as a file holds it; safetensors' small dtypes (F4, F6) share bytes."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    bits = DTYPES[dtype].bits
+    return pack_codes(data, bits) if bits < 8 else data
