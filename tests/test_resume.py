@@ -1,0 +1,105 @@
+"""Long runs in processes of their own: killed at random moments and gone on with, and their memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import convert_files as toys
+from blockscale.journal import journal_path
+from convert_files import contents
+
+SRC = str(Path(__file__).parents[1] / "src")
+KILLS = 5  # per run; four runs
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty weights that take a slow rule some ten milliseconds each."""
+    r = np.random.default_rng(5)
+    layers = {f"l.{i}.weight": r.standard_normal((64, 512)).astype(np.float16) for i in range(30)}
+    return toys.folder(tmp_path_factory.mktemp("model") / "src", layers | toys.plain(), shards=2)
+
+
+def start(*args: object) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "PYTHONPATH": SRC + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    command = [sys.executable, "-m", "blockscale", *map(str, args)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors.decode()
+
+
+def arguments(source: Path, out: Path) -> list[object]:
+    slow = ["quantize", source, "--scheme", "uint4", "--rule", "optimal", "--threads", 1, "-o", out]
+    return slow if out.suffix else [*slow, "--to", "plain-mx", "--shard-size", "100kB"]
+
+
+def lines_of(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.parametrize("name", ["out.hrry", "out"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_moments(model: Path, tmp_path: Path, name: str, seed: int) -> None:
+    """After each kill the run goes on from where it was; the output is that of a run without interruption."""
+    r = np.random.default_rng(seed)
+    whole, out = tmp_path / "whole" / name, tmp_path / name
+    whole.parent.mkdir()
+    first = start(*arguments(model, whole))
+    journal, before = journal_path(out), 0
+    for _ in range(KILLS):
+        wanted, delay = before + int(r.integers(0, 6)), float(r.uniform(0, 0.02))
+        process = start(*arguments(model, out), "--resume")
+        while len(lines_of(journal)) < wanted and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(delay)
+        process.kill()
+        process.communicate()
+        lines = lines_of(journal)
+        assert process.returncode < 0, "it ended too early to be killed"
+        assert not out.is_file()
+        assert len(lines) >= before  # nothing that was done is lost
+        before = len(lines)
+    finish(start(*arguments(model, out), "--resume"))
+    finish(first)
+    assert contents(out) == contents(whole)
+    assert not journal.exists()
+
+
+def peak(process: subprocess.Popen[bytes]) -> int:
+    """Largest resident memory of a process that ends well, in bytes."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.stderr is not None
+    assert process.returncode == 0, process.stderr.read().decode()
+    process.stderr.close()
+    return usage.ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("target", ["compressed-tensors", "hrry", "gguf"])
+def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path, target: str) -> None:
+    """300 MB in three shards, under 300 MB resident (the interpreter and NumPy take some 60)."""
+    source = tmp_path / "src"
+    source.mkdir()
+    x = np.random.default_rng(0).standard_normal((1024, 4096)).astype(np.float16)
+    for i in range(3):
+        shard = {f"l.{i}.{j}.weight": x for j in range(12)}
+        toys.write_safetensors(source / f"model-{i + 1:05}-of-00003.safetensors", shard)
+    out = tmp_path / toys.WRITABLE[target]
+    scheme = "q8_0" if target == "gguf" else "int4"
+    args = ("quantize", source, "-o", out, "--to", target, "--scheme", scheme, "--threads", 2)
+    resident = peak(start(*args))
+    assert sum(map(len, contents(out).values())) > 75e6
+    assert resident < 300e6
