@@ -19,16 +19,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 import blockscale as bs
+import convert_files as toys
 from blockscale.checkpoint import open_checkpoint, save_checkpoint
 from blockscale.cli.app import app
 from blockscale.cli.names import collapse_names, group_rows
 from blockscale.cli.output import Column, plain, print_table
 from blockscale.cli.text import printable, show_bytes, show_db, show_range, show_shape, show_share
+from blockscale.outputs import OutputSet
 from blockscale.rules import RULES
 from blockscale.schemes import SCHEMES
 
 RNG = np.random.default_rng(7)
-VERBS = ("quantize", "inspect", "compare", "verify", "schemes", "completion")
+VERBS = ("quantize", "convert", "inspect", "compare", "verify", "schemes", "completion")
 
 
 def run(*args: object, width: int = 100) -> Result:
@@ -345,6 +347,160 @@ def test_inspect_reads_safetensors_and_refuses_others(model: Path, tmp_path: Pat
     assert "matches no tensor" in refused(run("inspect", model, "--tensors", "blk.*"))
 
 
+def test_inspect_says_what_decided_the_reading(tmp_path: Path) -> None:
+    made = toys.READABLE["gptq v1"](tmp_path)
+    shown = run("inspect", made, width=120).output
+    assert "read as" in shown
+    assert "quant_method 'gptq'" in shown
+    assert "model.q.weight" in shown
+    found = run_json("inspect", made)
+    assert found["dialects"] == ["gptq"]
+    assert found["evidence"]
+    assert found["files"][0]["name"] == "model.safetensors"
+    stored = run_json("inspect", made, "--dialect", "none")
+    assert "model.q.qweight" in [t["name"] for t in stored["tensors"]]
+    zeros = [
+        next(t for t in run_json("inspect", made, *more)["tensors"] if t["name"] == "model.q.weight")
+        for more in ([], ["--zero-point-bias", "0"])
+    ]
+    assert zeros[0]["zero_points"]["max"] == zeros[1]["zero_points"]["max"] + 1
+    assert "is not KEY=VALUE" in refused(run("inspect", made, "--setting", "x"))
+    assert "unknown dialect" in refused(run("inspect", made, "--dialect", "marlin"))
+    config = json.loads((made / "config.json").read_text())
+    del config["quantization_config"]
+    (made / "config.json").write_text(json.dumps(config))
+    assert "note: " in run("inspect", made, width=120).output
+
+
+def test_inspect_lists_shards(tmp_path: Path) -> None:
+    made = toys.READABLE["plain shards"](tmp_path)
+    shown = run("inspect", made).output
+    assert "safetensors in 3 shards" in shown
+    assert "model-00003-of-00003.safetensors: " in shown
+    assert len(run_json("inspect", made)["files"]) == 3
+
+
+# convert
+
+
+def test_convert(tmp_path: Path) -> None:
+    made, out = toys.READABLE["gptq v1"](tmp_path), tmp_path / "out"
+    result = run("convert", made, "-o", out, "--to", "compressed-tensors", width=160)
+    assert result.exit_code == 0
+    for text in (
+        "quant_method 'gptq'",
+        "output    compressed-tensors",
+        "3 tensors exact, 0 re-en",
+        "wrote",
+    ):
+        assert text in result.stdout
+    assert (out / "blockscale.json").exists()
+    assert "exists already" in refused_late(run("convert", made, "-o", out, "--to", "compressed-tensors"))
+    assert run("convert", made, "-o", out, "--to", "compressed-tensors", "--force").exit_code == 0
+    assert run("compare", made, out, "--max-rel-mse", "0").exit_code == 0
+    assert run("verify", out).exit_code == 0
+
+
+def refused_late(result: Result) -> str:
+    """A refusal that comes when the source has been read."""
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+def test_convert_says_what_it_costs(tmp_path: Path) -> None:
+    made = toys.READABLE["gguf q4_1"](tmp_path)
+    shown = run("convert", made, "-o", tmp_path / "out.hrry", width=160).stdout
+    assert "re-encoded: the minimum is no multiple of the scale in N of N blocks" in shown
+    assert "1 tensor exact, 1 re-encoded" in shown
+    message = refused(run("convert", made, "-o", tmp_path / "no.hrry", "--exact"))
+    assert "no multiple" in message
+    assert not (tmp_path / "no.hrry").exists()
+    planned = run_json("convert", made, "--dry-run")
+    assert planned["output"]["written"] is False
+    assert planned["output"]["nbytes"] == (tmp_path / "out.hrry").stat().st_size
+    assert compare_passes(made, tmp_path / "out.hrry")
+
+
+def compare_passes(a: Path, b: Path) -> bool:
+    return bool(run_json("compare", a, b, "--min-sqnr", "30")["passed"])
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["-o", "out.gguf", "--to", "gptq"], "does not write .gguf"),
+        (["-o", "out", "--to", "marlin"], "unknown target"),
+        (["-o", "out", "--shard-size", "0"], "is no size"),
+        (["-o", "out", "--shard-size", "many"], "is no size"),
+        (["-o", "out.onnx"], "unknown kind of output"),
+        (["-o", "out", "--to", "gpt-oss"], "is not MXFP4"),
+        ([], "Missing option"),
+    ],
+)
+def test_refusals_of_convert(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], says: str
+) -> None:
+    made = toys.READABLE["gptq v1"](tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert says in refused(run("convert", made, *args))
+    assert [p.name for p in tmp_path.iterdir()] == ["src"]
+
+
+def test_a_manifest_beside_a_file(tmp_path: Path) -> None:
+    made, out, note = toys.READABLE["awq"](tmp_path), tmp_path / "out.hrry", tmp_path / "out.json"
+    assert run("convert", made, "-o", out, "--manifest", note).exit_code == 0
+    assert json.loads(note.read_text())["output"]["files"] == [
+        {"name": "out.hrry", "nbytes": out.stat().st_size}
+    ]
+    out.unlink()
+    assert "exists already" in refused(run("convert", made, "-o", out, "--manifest", note))
+    assert not out.exists()
+
+
+def test_resume_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, out = toys.READABLE["plain shards"](tmp_path), tmp_path / "out.hrry"
+    real, calls = OutputSet.finish, [0]
+
+    def interrupted(self: OutputSet, tensor: str, result: Any) -> None:
+        real(self, tensor, result)
+        calls[0] += 1
+        if calls[0] == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(OutputSet, "finish", interrupted)
+    first = run("quantize", made, "-o", out, "--resume")
+    assert first.exit_code == 130
+    assert "the same command goes on from here" in first.stderr
+    monkeypatch.undo()
+    assert "interrupted run" in refused_late(run("quantize", made, "-o", out))
+    other = run("quantize", made, "-o", out, "--resume", "--rule", "even")
+    assert "other settings" in refused_late(other)
+    assert run("quantize", made, "-o", out, "--resume").exit_code == 0
+    assert run("quantize", made, "-o", tmp_path / "whole.hrry").exit_code == 0
+    assert out.read_bytes() == (tmp_path / "whole.hrry").read_bytes()
+
+
+def test_settings_reach_source_and_target(tmp_path: Path) -> None:
+    made = toys.READABLE["compressed-tensors"](tmp_path)
+    out = tmp_path / "out"
+    assert run("convert", made, "-o", out, "--to", "gptq", "--setting", "version=gptq_v2").exit_code == 0
+    config = json.loads((out / "config.json").read_text())
+    assert config["quantization_config"]["checkpoint_format"] == "gptq_v2"
+    own = tmp_path / "typed"
+    typed = run("quantize", out, "-o", own, "--to", "plain-mx", "--setting", "dtypes=typed", "--requantize")
+    assert typed.exit_code == 0, typed.stderr
+    assert run("compare", out, own, "--min-sqnr", "15").exit_code == 0
+    v2 = tmp_path / "from-awq"
+    v2.mkdir()
+    awq = toys.READABLE["awq"](v2)
+    args = ("convert", awq, "-o", v2 / "out", "--to", "compressed-tensors")
+    assert "no dialect has a setting 'nonsense'" in refused(run(*args, "--setting", "nonsense=1"))
+    assert run(*args, "--setting", "ignore=lm_head,head2", "--setting", "version=gptq_v2").exit_code == 0
+    config = json.loads((v2 / "out/config.json").read_text())
+    assert config["quantization_config"]["ignore"][-2:] == ["lm_head", "head2"]
+
+
 # compare
 
 
@@ -578,8 +734,11 @@ def test_all_keys_are_documented(model: Path, quantized: Path) -> None:
         run_json("inspect", quantized, "--deep"),
         run_json("compare", model, quantized, "--per", "block"),
         run_json("verify", quantized),
+        run_json("convert", quantized, "-o", model.with_name("f"), "--manifest", model.with_name("m.json")),
+        run_json("convert", quantized, "--dry-run"),
+        json.loads(model.with_name("m.json").read_text()),
     ]
-    free = {"metadata", "failed", "faults", "limits"}
+    free = {"metadata", "failed", "faults", "limits", "asked", "settings"}
 
     def keys(value: Any) -> set[str]:
         if isinstance(value, list):

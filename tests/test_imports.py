@@ -41,6 +41,8 @@ LAYERS = (
         "pipeline",
         "slabs",
         "compare",
+        "findings",
+        "verify_parts",
         "verify",
         "summary",
     ),

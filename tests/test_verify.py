@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import blockscale as bs
+import convert_files as toys
+import gguf_files
 from blockscale.checkpoint import open_checkpoint, save_checkpoint
 from blockscale.containers.hrry import HrryFile
 from blockscale.elements import ELEMENTS
@@ -313,3 +315,97 @@ def test_carriers_are_named_apart_from_elements(tmp_path: Path) -> None:
     assert summary_of(path, "b").carrier == "8 per byte"
     words = hrry(tmp_path / "a.safetensors", **{"l.qweight": np.ones(8, np.int32)})
     assert "GPTQ or AWQ" in summary_of(words, "l.qweight").notes[0]
+
+
+# folders, dialects and GGUF
+
+
+def shown(found: Verification) -> list[tuple[str, str | None]]:
+    return [(f.message, f.tensor) for f in found.suspicious]
+
+
+def test_a_sound_folder(tmp_path: Path) -> None:
+    for name in ("compressed-tensors shards", "gptq v1", "gpt-oss", "awq"):
+        place = tmp_path / name.replace(" ", "-")
+        place.mkdir()
+        found = verify_file(toys.READABLE[name](place))
+        assert (found.findings, found.unchecked) == ((), ()), name
+        assert found.tensors > 3
+    assert found.kind == "safetensors"
+
+
+def test_shards_are_named(tmp_path: Path) -> None:
+    made = toys.READABLE["plain shards"](tmp_path)
+    second = made / "model-00002-of-00003.safetensors"
+    second.write_bytes(second.read_bytes() + b"xyz")
+    found = verify_file(made)
+    assert found.kind == "safetensors in 3 shards"
+    assert {f.file for f in found.violations} == {second.name}
+    assert verify_file(made / "model.safetensors.index.json").violations == found.violations
+    second.unlink()
+    (missing,) = verify_file(made).violations
+    assert "1 of 3 shards are missing" in missing.message
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="which file of the folder"):
+        verify_file(tmp_path)
+    with pytest.raises(InputError, match=r"cannot be read"):
+        verify_file(tmp_path / "no.safetensors.index.json")
+
+
+def test_an_index_that_lists_what_is_not_there(tmp_path: Path) -> None:
+    made = toys.READABLE["plain shards"](tmp_path)
+    index = json.loads((made / "model.safetensors.index.json").read_text())
+    index["weight_map"]["ghost"] = "model-00001-of-00003.safetensors"
+    (made / "model.safetensors.index.json").write_text(json.dumps(index))
+    (broken,) = verify_file(made).violations
+    assert broken.tensor == "ghost"
+
+
+def test_a_config_that_contradicts_the_parts(tmp_path: Path) -> None:
+    made = toys.READABLE["gptq v1"](tmp_path)
+    config = json.loads((made / "config.json").read_text())
+    config["quantization_config"]["bits"] = 8
+    (made / "config.json").write_text(json.dumps(config))
+    found = verify_file(made)
+    assert len(found.violations) == 1
+    assert "8" in found.violations[0].message
+    assert found.unchecked
+
+
+def test_odd_parts_of_a_weight(tmp_path: Path) -> None:
+    parts = toys.compressed_parts("q")
+    parts["q.weight_packed"][:] = 0x11111111
+    parts["q.weight_scale"][0, 0] = 0
+    made = toys.folder(tmp_path / "src", parts | {"bad": np.full(3, np.nan, np.float32)})
+    found = verify_file(made)
+    assert not found.violations
+    said = " ".join(message for message, _ in shown(found))
+    for text in ("config missing", "every item of 'q.weight_packed'", "1 of 32 scales are zero", "3 NaN"):
+        assert said.count(text) == 1, text
+
+
+def test_gguf(tmp_path: Path) -> None:
+    kinds = ["Q8_0", "Q4_0", "Q4_1", "MXFP4"]
+    made = gguf_files.write(tmp_path, toys.gguf_blob(toys.gguf_tensors(kinds)))
+    found = verify_file(made)
+    assert (found.kind, found.tensors, found.findings, found.unchecked) == ("gguf", 5, (), ())
+    tensors = toys.gguf_tensors(kinds)
+    nan = struct.pack("<e", float("nan"))
+    tensors["blk.1.w.weight"] = ("Q4_0", (8, 64), tensors["blk.1.w.weight"][2][:-18] + nan + bytes(16))
+    tensors["norm.weight"] = ("F32", (64,), np.full(64, np.inf, np.float32).tobytes())
+    tensors["zero.weight"] = ("Q8_0", (8, 64), bytes(16 * 34))
+    found = verify_file(gguf_files.write(tmp_path, toys.gguf_blob(tensors), "bad.gguf"))
+    assert {f.tensor for f in found.suspicious} == {"blk.1.w.weight", "norm.weight", "zero.weight"}
+    assert not found.violations
+
+
+def test_broken_gguf(tmp_path: Path) -> None:
+    whole = toys.gguf_blob(toys.gguf_tensors(["Q8_0"]))
+    (broken,) = verify_file(gguf_files.write(tmp_path, whole[:-40])).violations
+    assert broken.message
+    q4k = gguf_files.blob([], [gguf_files.info("k", (256,), 12)], bytes(160))
+    found = verify_file(gguf_files.write(tmp_path, q4k))
+    assert found.tensors == 0
+    assert "the 1 Q4_K tensors" in found.unchecked[0]

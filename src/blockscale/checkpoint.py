@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .containers.hrry import write_hrry
 from .containers.safetensors import write_safetensors
+from .dialects import check_settings
 from .dialects.base import Options
 from .errors import InputError, UnsupportedError, error_context
 from .hurray import HurrayTensor, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
@@ -32,6 +33,7 @@ class Checkpoint(Mapping[str, Tensor]):
         infos: name to TensorInfo, in the file's order.
         reading: how the source was understood: dialects, evidence, problems, config, companions.
         paths: the files that hold tensors.
+        parts: stored tensors that are parts of quantized weights.
         asked: how the caller wanted it read; what is None is left to the source.
     """
 
@@ -42,6 +44,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self.infos = source.infos
         self.reading: Reading = source.reading
         self.paths = tuple(source.paths)
+        self.parts: frozenset[str] = source.parts
         self.asked = dict(asked or {})
         self._source = source
 
@@ -190,6 +193,11 @@ class Checkpoint(Mapping[str, Tensor]):
         """Number of tensors."""
         return len(self.infos)
 
+    def findings(self, name: str) -> tuple[str, ...]:
+        """What is legal in a quantized weight but hardly meant, one line each; reads all of it."""
+        with error_context(file=str(self.path), tensor=name):
+            return self._source.findings(name)
+
     def forget(self) -> None:
         """Give back the physical memory of what was read through maps; arrays stay valid."""
         self._source.forget()
@@ -236,6 +244,7 @@ def open_checkpoint(
     """
     path = Path(path)
     options = Options(zero_point_bias, dict(settings or {}))
+    check_settings(options.settings)
     asked = {"dialect": dialect, "zero_point_bias": zero_point_bias, "settings": options.settings}
     with error_context(file=str(path)):
         source = open_source(path, permissive=permissive, options=options, forced=dialect)

@@ -16,7 +16,7 @@ import numpy as np
 
 from .containers.gguf_types import ggml_type, plain_type
 from .containers.safetensors_table import DTYPES, stored_name
-from .dialects import NAMES, dialect, ggml
+from .dialects import NAMES, check_settings, dialect, ggml, options_of
 from .dialects.base import Options, Stored
 from .errors import BlockscaleError, InputError, UnsupportedError, error_context
 from .hurray import TensorDescriptor, plan_array, plan_tensor
@@ -108,7 +108,8 @@ def target_for(
             f"--to {chosen} does not write {suffix or 'folders'}", file=str(path), found=chosen,
             hint="leave --to out, or choose another suffix",
         )  # fmt: skip
-    return Target(chosen, path, suffix == "", options, shard_bytes or SHARD_BYTES)
+    check_settings(options.settings)
+    return Target(chosen, path, suffix == "", options_of(chosen, options), shard_bytes or SHARD_BYTES)
 
 
 def reason_against(target: Target, t: OutputTensor) -> str | None:

@@ -1,12 +1,11 @@
-"""Verifying a file: every rule of its format, and values that are legal but hardly meant."""
+"""Verifying a checkpoint: every rule of its format, and values that are legal but hardly meant."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,79 +16,27 @@ from .containers.safetensors import ArrayEntry, SafetensorsFile
 from .containers.safetensors_header import find_header_faults
 from .containers.sniff import PEEK, open_input, recognise_foreign
 from .errors import BlockscaleError, UnsupportedError
+from .findings import Finding, Progress, Verification, constant, finding_of, nonfinite, suspicious
 from .hurray import TensorDescriptor
 from .hurray.filemap import IndexEntry, read_file_map
-from .values import cut_ranges, find_nonfinite, first_byte_only, has_nonfinite_codes
+from .sources import list_shards
+from .values import cut_ranges
+from .verify_parts import verify_dialects, verify_gguf
 
-Severity = Literal["violation", "suspicious"]
-Progress = Callable[[int], None]
+__all__ = ["Finding", "Verification", "verify_file"]
 
 # Names of plain tensors that hold packed codes of other toolchains.
 _PACKED_ENDS = ("qweight", "weight_packed", "_blocks")
-_LEAST_CONSTANT = 64  # bytes: a smaller tensor of equal bytes is nothing to wonder about
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something found in a file.
-
-    Attributes:
-        severity: `violation` of a rule of the format, or `suspicious`: legal, but hardly meant.
-        rule: identifier of the rule (`R20`), or its first words where it has none.
-        rule_text: the rule.
-        message: what was found, in a sentence.
-        tensor: the tensor concerned, or None.
-        field: the field concerned, or None.
-        offset: byte offset of the field in its structure (file, descriptor), or None.
-        found: the offending value as text, or None.
-        hint: what to do about it, or None.
-    """
-
-    severity: Severity
-    rule: str
-    rule_text: str
-    message: str
-    tensor: str | None = None
-    field: str | None = None
-    offset: int | None = None
-    found: str | None = None
-    hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What verifying a file found.
-
-    Attributes:
-        path: the file.
-        kind: `safetensors` or `hrry`.
-        nbytes: size of the file.
-        tensors: how many tensors could be looked at.
-        findings: in the order of the file.
-    """
-
-    path: Path
-    kind: str
-    nbytes: int
-    tensors: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def violations(self) -> tuple[Finding, ...]:
-        """The broken rules."""
-        return tuple(f for f in self.findings if f.severity == "violation")
-
-    @property
-    def suspicious(self) -> tuple[Finding, ...]:
-        """What is legal but hardly meant."""
-        return tuple(f for f in self.findings if f.severity == "suspicious")
 
 
 def verify_file(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Verification:
-    """Check every rule of a file's format, and its values; reads the whole file in small pieces.
+    """Check every rule of a checkpoint's format, and its values; reads all of it in small pieces.
+
+    Of safetensors, weights are checked as their dialect has them, too: config, names, shapes and contents.
 
     Args:
-        path: a `.hrry` or safetensors file, told by its first bytes, else by its suffix.
+        path: a `.hrry`, safetensors or GGUF file, told by its first bytes, else by its suffix; an index of
+            shards; or a model folder.
         progress: called with the number of bytes looked at since the last call.
 
     Raises:
@@ -97,37 +44,51 @@ def verify_file(path: str | os.PathLike[str], *, progress: Progress | None = Non
         UnsupportedError: a file of another kind.
     """
     path = Path(path)
+    if path.is_dir() or path.name.endswith(".index.json"):
+        try:
+            paths = list_shards(path)
+        except BlockscaleError as error:
+            if not path.exists() or error.field == "which":
+                raise
+            return Verification(path, "safetensors", 0, 0, (finding_of(error),))
+        return _verify_safetensors(path, paths, progress)
     kind = _kind(path)
-    suspicious: list[Finding] = []
-    if kind == "hrry":
-        violations = [finding_of(error) for error in find_problems(path)]
-        scan = _scan_hrry(path, {f.tensor for f in violations}, progress)
-    else:
-        violations, odd = _check_header(path)
-        suspicious += odd
-        scan = iter(()) if violations else _scan_safetensors(path, progress)
+    if kind == "gguf":
+        return verify_gguf(path, progress)
+    if kind == "safetensors":
+        return _verify_safetensors(path, [path], progress)
+    violations = [finding_of(error) for error in find_problems(path)]
+    found: list[Finding] = []
     tensors = 0
-    for findings in scan:
+    for part in _scan_hrry(path, {f.tensor for f in violations}, progress):
         tensors += 1
-        suspicious += findings
-    return Verification(path, kind, path.stat().st_size, tensors, (*violations, *suspicious))
+        found += part
+    return Verification(path, kind, path.stat().st_size, tensors, (*violations, *found))
 
 
-def finding_of(error: BlockscaleError) -> Finding:
-    """A broken rule as a finding."""
-    name, _, text = (error.rule or "").partition(": ")
-    found = None if error.found is None else repr(error.found)
-    return Finding(
-        "violation",
-        name,
-        text or name,
-        error.message,
-        error.tensor,
-        error.field,
-        error.offset,
-        found,
-        error.hint,
-    )
+def _verify_safetensors(path: Path, paths: list[Path], progress: Progress | None) -> Verification:
+    """Headers, then the dialects of the whole, then values."""
+    violations: list[Finding] = []
+    odd: list[Finding] = []
+    for one in paths:
+        broken, strange = _check_header(one)
+        name = one.name if len(paths) > 1 else None
+        violations += [replace(f, file=name) for f in broken]
+        odd += [replace(f, file=name) for f in strange]
+    kind = "safetensors" if len(paths) == 1 else f"safetensors in {len(paths)} shards"
+    nbytes = sum(p.stat().st_size for p in paths)
+    if violations:
+        return Verification(path, kind, nbytes, 0, (*violations, *odd))
+    found, parts, unchecked = verify_dialects(path)
+    told = {f.message for f in odd}
+    violations = [f for f in found if f.severity == "violation"]
+    odd += [f for f in found if f.severity == "suspicious" and f.message not in told]
+    tensors = 0
+    for one in paths:
+        for part in _scan_safetensors(one, progress, parts):
+            tensors += 1
+            odd += part
+    return Verification(path, kind, nbytes, tensors, (*violations, *odd), tuple(unchecked))
 
 
 def _kind(path: Path) -> str:
@@ -136,14 +97,14 @@ def _kind(path: Path) -> str:
         foreign = recognise_foreign(os.pread(fd, PEEK, 0))
     finally:
         os.close(fd)
-    if foreign is not None and foreign.kind in ("hrry", "safetensors"):
+    if foreign is not None and foreign.kind in ("hrry", "safetensors", "gguf"):
         return foreign.kind
-    if path.suffix in (".hrry", ".safetensors"):
+    if path.suffix in (".hrry", ".safetensors", ".gguf"):
         return path.suffix[1:]
     raise UnsupportedError(
         foreign.text if foreign else "the file is of no kind that can be verified",
         file=str(path),
-        rule="verify reads .hrry and .safetensors files",
+        rule="verify reads .hrry, .safetensors and .gguf files, and model folders",
         hint=foreign.hint if foreign else None,
     )
 
@@ -158,14 +119,16 @@ def _check_header(path: Path) -> tuple[list[Finding], list[Finding]]:
     if faults:
         return [finding_of(error) for error in faults], []
     with SafetensorsFile(path) as file:
-        return [], [Finding("suspicious", "header", "", problem) for problem in file.problems]
+        return [], [suspicious(problem, rule="header") for problem in file.problems]
 
 
-def _scan_safetensors(path: Path, progress: Progress | None) -> Iterator[list[Finding]]:
-    """Suspicious findings of each tensor of a sound file."""
+def _scan_safetensors(
+    path: Path, progress: Progress | None, parts: frozenset[str]
+) -> Iterator[list[Finding]]:
+    """Suspicious findings of each tensor of a sound file; `parts` of weights were looked at before."""
     with SafetensorsFile(path) as file:
         for entry in file.entries.values():
-            yield _look_at_array(file, entry)
+            yield [] if entry.name in parts else _look_at_array(file, entry)
             if progress is not None:
                 progress(entry.nbytes)
 
@@ -176,9 +139,9 @@ def _look_at_array(file: SafetensorsFile, entry: ArrayEntry) -> list[Finding]:
 
     found = []
     if entry.dtype is not None and not entry.is_packed:
-        found += _nonfinite(entry.name, entry.dtype, chunks())
+        found += nonfinite(entry.name, entry.dtype, chunks())
     if entry.name.endswith(_PACKED_ENDS):
-        found += _constant(entry.name, entry.nbytes, chunks())
+        found += constant(entry.name, entry.nbytes, chunks())
     return found
 
 
@@ -208,11 +171,11 @@ def _look_at_row(fd: int, row: IndexEntry) -> list[Finding]:
         return (_read(fd, row.data_offset + a, b - a) for a, b in cut_ranges(size))
 
     if d.quantization is not None:
-        return _constant(row.name, size, chunks())
+        return constant(row.name, size, chunks())
     is_whole = d.layout.name in ("row-major", "column-major") and d.byte_offset == 0
     if d.type is None or d.type.dtype is None or d.type.is_packed or not is_whole:
         return []
-    return _nonfinite(row.name, d.type.dtype, chunks())
+    return nonfinite(row.name, d.type.dtype, chunks())
 
 
 def _read(fd: int, offset: int, n: int) -> NDArray[np.uint8]:
@@ -220,44 +183,3 @@ def _read(fd: int, offset: int, n: int) -> NDArray[np.uint8]:
     if n:
         read_exactly(fd, offset, out.data, file="")
     return out
-
-
-def _nonfinite(name: str, dtype: np.dtype[Any], chunks: Iterator[NDArray[np.uint8]]) -> list[Finding]:
-    if not has_nonfinite_codes(dtype):
-        return []
-    found = find_nonfinite(chunks, dtype)
-    if not found.count:
-        return []
-    return [
-        Finding(
-            "suspicious",
-            "values",
-            "weights are finite numbers",
-            f"{found.nan:,} NaN and {found.infinite:,} infinite values; the first is element {found.first:,}",
-            name,
-            "data",
-            None,
-            str(found.count),
-            "find out where they come from before using the file",
-        )
-    ]
-
-
-def _constant(name: str, size: int, chunks: Iterator[NDArray[np.uint8]]) -> list[Finding]:
-    constant = first_byte_only(chunks) if size >= _LEAST_CONSTANT else None
-    if constant is None:
-        return []
-    word = "0x" + f"{constant:02x}" * 4
-    return [
-        Finding(
-            "suspicious",
-            "values",
-            "codes differ from element to element",
-            f"all {size:,} bytes of its codes are 0x{constant:02X} (words {word}): was it ever written?",
-            name,
-            "data",
-            None,
-            f"0x{constant:02X}",
-            "compare with the source: `blockscale compare SOURCE FILE`",
-        )
-    ]

@@ -48,6 +48,13 @@ def _print_head(ckpt: Checkpoint, found: Sequence[TensorSummary]) -> None:
         text = printable(value)
         cut = text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + f"... ({len(text)} characters)"
         say(f"  {printable(key)}: {cut}")
+    if len(ckpt.paths) > 1:
+        for path in ckpt.paths:
+            say(f"  {printable(path.name)}: {show_bytes(path.stat().st_size)}")
+    for line in ckpt.reading.evidence:
+        say(f"read as {printable(line)}")
+    for line in ckpt.reading.problems:
+        say(f"note: {printable(line)}")
     stored = sum(s.info.nbytes for s in found)
     bits = f", {8 * stored / elements:.4g} bits each" if elements else ""
     say(f"{elements:,} elements{bits}")
@@ -211,6 +218,10 @@ def document(ckpt: Checkpoint, found: Sequence[TensorSummary]) -> dict[str, Any]
         "kind": ckpt.kind,
         "nbytes": ckpt.nbytes,
         "metadata": dict(ckpt.metadata),
+        "files": [{"name": p.name, "nbytes": p.stat().st_size} for p in ckpt.paths],
+        "dialects": list(ckpt.reading.dialects),
+        "evidence": list(ckpt.reading.evidence),
+        "problems": list(ckpt.reading.problems),
         "tensors": [_tensor_document(s) for s in found],
     }
 

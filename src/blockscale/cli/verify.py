@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Fail (exit 1) on suspicious values too.")
 @json_option()
 def verify(file: str, strict: bool, as_json: bool) -> None:
-    """Check every rule of the format of FILE (.hrry or .safetensors), and its values.
+    """Check every rule of the format of FILE (.hrry, .safetensors, GGUF, or a model folder), and its values.
 
-    Exit code 1 if a rule is broken. Values that are legal but hardly meant (NaN among weights, codes that
-    are all equal) are listed as suspicious.
+    Quantized weights in safetensors are checked as their dialect has them: config, names, shapes and contents
+    against each other. Exit code 1 if a rule is broken. Values that are legal but hardly meant (NaN among
+    weights, codes that are all equal) are listed as suspicious.
     """
     from ..verify import verify_file
 
-    total = Path(file).stat().st_size if Path(file).is_file() else 0
+    total = sum(p.stat().st_size for p in _files(Path(file)))
     with progress_bar("verifying", total) as progress:
         result = verify_file(file, progress=progress)
     failed = bool(result.violations) or (strict and bool(result.suspicious))
@@ -39,6 +40,10 @@ def verify(file: str, strict: bool, as_json: bool) -> None:
         _print(result)
     if failed:
         click.get_current_context().exit(1)
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path] * path.is_file()
 
 
 def _print(result: Verification) -> None:
@@ -53,6 +58,8 @@ def _print(result: Verification) -> None:
     if suspicious:
         say("\nsuspicious (no rule is broken)")
         _print_findings(suspicious)
+    for line in result.unchecked:
+        say(f"\nnot looked at: {printable(line)}")
     if not violations:
         say(f"no rule is broken; the values of {show_count(result.tensors, 'tensor')} were looked at")
 
@@ -60,6 +67,8 @@ def _print(result: Verification) -> None:
 def _print_findings(findings: Sequence[Finding]) -> None:
     for f in findings:
         where = [] if f.tensor is None else [f"tensor {f.tensor!r}"]
+        if f.file is not None:
+            where.insert(0, f.file)
         if f.field is not None:
             where.append(f"field {f.field}" + (f" (offset {f.offset})" if f.offset is not None else ""))
         say(f"\n{printable(': '.join([f'[{f.rule}]', *where, f.message]))}")
@@ -77,5 +86,6 @@ def _document(result: Verification, *, passed: bool) -> dict[str, Any]:
         "passed": passed,
         "violations": len(result.violations),
         "suspicious": len(result.suspicious),
+        "unchecked": list(result.unchecked),
         "findings": [asdict(f) for f in result.findings],
     }

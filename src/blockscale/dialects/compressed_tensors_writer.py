@@ -250,4 +250,6 @@ def _ignored(written: Mapping[str, BlockTensor], kept: Sequence[str], options: O
     modules = [n.removesuffix(".weight") for n in kept if n.endswith(".weight")]
     left = [m for m in modules if m not in done]
     heads = {m.rpartition(".")[2] for m in (*done, *left)} & set(_HEADS)
-    return list(dict.fromkeys([*left, *([] if heads else ["lm_head"]), *options.settings.get("ignore", ())]))
+    more = options.settings.get("ignore", ())
+    more = more.split(",") if isinstance(more, str) else more  # from the command line
+    return list(dict.fromkeys([*left, *([] if heads else ["lm_head"]), *more]))

@@ -1,7 +1,7 @@
 """Sources: what a container holds, as named tensors; they join containers and dialects."""
 
 from .base import Reading, Source, TensorInfo
-from .folder import open_source
+from .folder import list_shards, open_source
 from .gguf import GgufSource
 from .hrry import HrrySource
 from .safetensors import SafetensorsSource
@@ -13,5 +13,6 @@ __all__ = [
     "SafetensorsSource",
     "Source",
     "TensorInfo",
+    "list_shards",
     "open_source",
 ]

@@ -111,6 +111,13 @@ class Source(Protocol):
     def packed_dtype(self, name: str) -> np.dtype[Any] | None:
         """Dtype of the unpacked elements of a plain tensor whose elements share bytes, else None."""
 
+    def findings(self, name: str) -> tuple[str, ...]:
+        """What is legal in a quantized weight, but hardly meant; reads all of it."""
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """Stored tensors that are parts of quantized weights."""
+
     def forget(self) -> None:
         """Give back the physical memory of what was read through maps."""
 

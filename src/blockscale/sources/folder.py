@@ -36,23 +36,54 @@ def open_source(path: Path, *, permissive: bool, options: Options, forced: str |
     return _open_safetensors([path], path.parent, options, forced, alone=True)
 
 
+def list_shards(path: Path) -> list[Path]:
+    """The files that hold the weights of a model folder, or of an index.
+
+    Raises:
+        InputError: it does not say which.
+        ContainerError: a broken index, or shards that are missing.
+    """
+    if path.is_dir():
+        indices, files = _weights_of(path)
+        if not indices:
+            return files
+        path = indices[0]
+    return [path.parent / name for name in sorted(set(_weight_map(path).values()))]
+
+
 def _open_folder(folder: Path, options: Options, forced: str | None) -> Source:
-    indices = sorted(folder.glob("*.safetensors.index.json"))
-    if len(indices) == 1:
+    indices, files = _weights_of(folder)
+    if indices:
         return _open_shards(indices[0], options, forced)
+    return _open_safetensors(files, folder, options, forced)
+
+
+def _weights_of(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The index, if there is one, and the safetensors files."""
+    indices = sorted(folder.glob("*.safetensors.index.json"))
     files = sorted(folder.glob("*.safetensors"))
+    if len(indices) == 1:
+        return indices, files
     if len(files) == 1 or (files and not indices and all("-of-" in f.name for f in files)):
-        return _open_safetensors(files, folder, options, forced)
+        return [], files
     listed = ", ".join(p.name for p in (*indices, *files)[:4]) or "none"
     raise InputError(
         f"which file of the folder is meant? There are {len(files)} .safetensors files: {listed}",
         file=str(folder),
+        field="which",
         rule="a model folder has one .safetensors file, or shards and one *.safetensors.index.json",
         hint="name the file",
     )
 
 
 def _open_shards(index: Path, options: Options, forced: str | None) -> Source:
+    listed = _weight_map(index)
+    names = sorted(set(listed.values()))
+    return _open_safetensors([index.parent / n for n in names], index.parent, options, forced, listed=listed)
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Tensor to file, all of which are there."""
     listed = _read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(v, str) for v in listed.values()):
         raise ContainerError("there is no weight_map from names to files", file=str(index))
@@ -65,7 +96,7 @@ def _open_shards(index: Path, options: Options, forced: str | None) -> Source:
             found=missing,
             hint="download them, or mend the index",
         )
-    return _open_safetensors([index.parent / n for n in names], index.parent, options, forced, listed=listed)
+    return listed
 
 
 def _open_safetensors(

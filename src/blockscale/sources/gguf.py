@@ -63,6 +63,15 @@ class GgufSource:
         """See Source."""
         return None
 
+    def findings(self, name: str) -> tuple[str, ...]:
+        """See Source."""
+        return ()
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """See Source."""
+        return frozenset()
+
     def forget(self) -> None:
         """See Source."""
         self.file.forget()

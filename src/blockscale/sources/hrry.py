@@ -70,6 +70,15 @@ class HrrySource:
         kind = self.file.descriptor(name).type
         return kind.dtype if kind is not None else None
 
+    def findings(self, name: str) -> tuple[str, ...]:
+        """See Source."""
+        return ()
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """See Source."""
+        return frozenset()
+
     def forget(self) -> None:
         """See Source."""
         self.file.forget()

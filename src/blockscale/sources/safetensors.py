@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..containers.safetensors import ArrayEntry, SafetensorsFile
-from ..dialects import NAMES, dialect
+from ..dialects import NAMES, dialect, options_of
 from ..dialects.base import Options, Recognition, Stored, Weight
 from ..dialects.own_layout import METADATA_KEY, from_metadata
 from ..errors import ContainerError, FormatError
@@ -60,7 +60,7 @@ class SafetensorsSource:
         found: list[Recognition] = []
         for name in (forced,) if forced else NAMES:
             try:
-                one = dialect(name).recognise(stored, config, self._load, options)
+                one = dialect(name).recognise(stored, config, self._load, options_of(name, options))
             except FormatError as error:
                 error.hint = (
                     error.hint or "--dialect forces another reading; --dialect none reads plain tensors"
@@ -139,6 +139,18 @@ class SafetensorsSource:
     def packed_dtype(self, name: str) -> np.dtype[Any] | None:
         """See Source."""
         return self._where[name][1].dtype
+
+    def findings(self, name: str) -> tuple[str, ...]:
+        """See Source."""
+        if name not in self._weights:
+            return ()
+        kind, weight = self._weights[name]
+        return tuple(dialect(kind).findings(weight, self._load))
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """See Source."""
+        return frozenset(part for _, weight in self._weights.values() for part in weight.parts.values())
 
     def forget(self) -> None:
         """See Source."""
