@@ -365,7 +365,10 @@ struct Search {
 
 inline double block_energy(const double* x, const double* w, int64_t n) {
   ErrorSum sum;
-  for (int64_t i = 0; i < n; ++i) sum.add(i, (w ? w[i] : 1.0) * (x[i] * x[i]));
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (int j = 0; j < 16; ++j) sum.lane[j] += w ? w[i + j] * (x[i + j] * x[i + j]) : x[i + j] * x[i + j];
+  for (; i < n; ++i) sum.add(i, (w ? w[i] : 1.0) * (x[i] * x[i]));
   return sum.total();
 }
 
@@ -385,22 +388,30 @@ inline void judge_candidates(Search& search, Optimum* best) {
   }
 }
 
+inline double zero_point_cap(const AffineSpec& spec) { return 16.0 * (1 << spec.bits); }
+
+#include "optimal_grid.inl.h"
+
 struct OptimalScratch {
   Scratch<double> k, negative, window_a, window_q;
-  OptimalScratch(int64_t n, int64_t shifts) : k(n), negative(n), window_a(shifts), window_q(shifts) {}
-  bool ok() const { return k.data && negative.data && window_a.data && window_q.data; }
+  GridMemory grid;
+  OptimalScratch(int64_t n, int64_t shifts)
+      : k(n), negative(n), window_a(shifts), window_q(shifts), grid(n) {}
+  bool ok() const { return k.data && negative.data && window_a.data && window_q.data && grid.ok(); }
 };
-
-inline double zero_point_cap(const AffineSpec& spec) { return 16.0 * (1 << spec.bits); }
 
 // False if memory ran out.
 inline bool choose_optimal(const AffineSpec& spec, const ScaleGrid& grid, const double* x, const double* w,
                            int64_t n, OptimalScratch& scratch, Choice* c) {
   int64_t unused[kEventCount] = {};
-  const Choice plain = choose_plain(spec, grid, x, n, unused);
   *c = Choice();
+  const double energy = block_energy(x, w, n), squares = w ? block_energy(x, nullptr, n) : energy;
+  if (grid.mantissa_bits < 23 && squares < 0.9 * grid.max * grid.max && energy > 0) {
+    if (choose_on_grid(spec, grid, x, w, n, energy, squares, scratch.grid, c)) return true;
+    *c = Choice();
+  }
+  const Choice plain = choose_plain(spec, grid, x, n, unused);
   c->overflow = plain.overflow;
-  const double energy = block_energy(x, w, n);
   if (plain.overflow || !(energy > 0)) return true;
   Optimum best = {energy, 1, 0, true};
   double saving = 0;
