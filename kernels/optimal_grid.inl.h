@@ -11,7 +11,7 @@
 // they are several, the defined float64 error decides.
 //
 // The error of float32. Data are scaled by powers of two, s * k is exact (11 + 13 bits), so each term errs by
-// some 2^-24 of itself and the sum of a chunk of m by m of those: `kRelative`. A code may be wrong where x / s
+// some 2^-24 of itself and the sum of a chunk of m by m of those: `relative`. A code may be wrong where x / s
 // lies within 2^-23 |x / s| of a half, which costs 2^-22 s |x| at most: `per_scale`. Float64 data that are not
 // float32 move the error by 2^-23 sqrt(E |x|^2) <= 2^-20 E + 2^-28 |x|^2. Anything beneath 2^-100 of the
 // energy is lost: `fixed`.
@@ -31,50 +31,66 @@ inline void load(const float* p, Lanes& v) { memcpy(&v, p, sizeof v); }
 inline void store(float* p, const Lanes& v) { memcpy(p, &v, sizeof v); }
 
 constexpr int64_t kChunk = 64;
-constexpr float kRelative = 0x1p-17f;  // > (kChunk + 8) * 2^-24, sums of chunks are float64
 constexpr float kRound = 0x1.8p23f;    // adding and subtracting it rounds to an integer, halves to even
 
-// Errors and Q of kPair scales at once; `n` at most kChunk.
-template <bool weighted>
+// The multiply-adds may be fused: that only makes the errors smaller.
+#if defined(__AVX512F__)
+inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) { sum = _mm512_fmadd_ps(a, b, sum); }
+inline Lanes less_product(const Lanes& v, const Lanes& a, const Lanes& b) { return _mm512_fnmadd_ps(a, b, v); }
+inline Lanes rounded(const Lanes& v) { return _mm512_roundscale_ps(v, 0); }
+#elif defined(__AVX2__) && defined(__FMA__)
+inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) { sum = _mm256_fmadd_ps(a, b, sum); }
+inline Lanes less_product(const Lanes& v, const Lanes& a, const Lanes& b) { return _mm256_fnmadd_ps(a, b, v); }
+inline Lanes rounded(const Lanes& v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+#else
+inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) { sum += a * b; }
+#define less_product(v, a, b) ((v) - (a) * (b))
+#define rounded(v) (((v) + kRound) - kRound)
+#endif
+
+// Errors and Q of `width` vectors of scales; `n` at most kChunk.
+template <bool weighted, int width>
 inline void chunk_errors(const float* x, const float* w, int64_t n, const float* scales, const float* lows,
                          const float* highs, float* errors, float* squares) {
-  Lanes s0, s1, lo0, lo1, hi0, hi1;
-  load(scales, s0), load(scales + kLanes, s1);
-  load(lows, lo0), load(lows + kLanes, lo1);
-  load(highs, hi0), load(highs + kLanes, hi1);
-  const Lanes u0 = 1.0f / s0, u1 = 1.0f / s1;
-  Lanes e0 = {}, e1 = {}, q0 = {}, q1 = {};
+  Lanes s[width], lo[width], hi[width], u[width], e[width], q[width];
+  for (int j = 0; j < width; ++j) {
+    load(scales + j * kLanes, s[j]), load(lows + j * kLanes, lo[j]), load(highs + j * kLanes, hi[j]);
+    u[j] = 1.0f / s[j];
+    e[j] = q[j] = Lanes{};
+  }
   for (int64_t i = 0; i < n; ++i) {
-    const float v = x[i];
-    Lanes k0 = v * u0, k1 = v * u1;
-    k0 = k0 > lo0 ? k0 : lo0, k1 = k1 > lo1 ? k1 : lo1;
-    k0 = k0 < hi0 ? k0 : hi0, k1 = k1 < hi1 ? k1 : hi1;
-    k0 = (k0 + kRound) - kRound, k1 = (k1 + kRound) - kRound;
-    Lanes d0 = v - s0 * k0, d1 = v - s1 * k1;
-    if (weighted) {
-      const float f = w[i];
-      e0 += d0 * d0 * f, e1 += d1 * d1 * f;
-      q0 += k0 * k0 * f, q1 += k1 * k1 * f;
-    } else {
-      e0 += d0 * d0, e1 += d1 * d1;
-      q0 += k0 * k0, q1 += k1 * k1;
+    const Lanes v = x[i] + Lanes{};
+    for (int j = 0; j < width; ++j) {
+      Lanes k = v * u[j];
+      k = k > lo[j] ? k : lo[j];
+      k = k < hi[j] ? k : hi[j];
+      k = rounded(k);
+      const Lanes d = less_product(v, s[j], k);
+      if (weighted) {
+        const Lanes f = w[i] + Lanes{};
+        add_product(e[j], d * f, d);
+        add_product(q[j], k * f, k);
+      } else {
+        add_product(e[j], d, d);
+        add_product(q[j], k, k);
+      }
     }
   }
-  store(errors, e0), store(errors + kLanes, e1);
-  store(squares, q0), store(squares + kLanes, q1);
+  for (int j = 0; j < width; ++j) store(errors + j * kLanes, e[j]), store(squares + j * kLanes, q[j]);
 }
 
-template <bool weighted>
-inline void pair_errors(const float* x, const float* w, int64_t n, const float* scales, const float* lows,
-                        const float* highs, float* errors, float* squares) {
-  if (n <= kChunk) return chunk_errors<weighted>(x, w, n, scales, lows, highs, errors, squares);
+template <bool weighted, int width>
+inline void all_errors(const float* x, const float* w, int64_t n, const float* scales, const float* lows,
+                       const float* highs, float* errors, float* squares) {
+  if (n <= kChunk) return chunk_errors<weighted, width>(x, w, n, scales, lows, highs, errors, squares);
   double e[kPair] = {}, q[kPair] = {};
   for (int64_t i = 0; i < n; i += kChunk) {
     const int64_t m = n - i < kChunk ? n - i : kChunk;
-    chunk_errors<weighted>(x + i, w + i, m, scales, lows, highs, errors, squares);
-    for (int j = 0; j < kPair; ++j) e[j] += errors[j], q[j] += squares[j];
+    chunk_errors<weighted, width>(x + i, w + i, m, scales, lows, highs, errors, squares);
+    for (int j = 0; j < width * kLanes; ++j) e[j] += errors[j], q[j] += squares[j];
   }
-  for (int j = 0; j < kPair; ++j) errors[j] = static_cast<float>(e[j]), squares[j] = static_cast<float>(q[j]);
+  for (int j = 0; j < width * kLanes; ++j)
+    errors[j] = static_cast<float>(e[j]), squares[j] = static_cast<float>(q[j]);
 }
 
 // Storable scales by number, in ascending order.
@@ -107,7 +123,7 @@ struct Interval {
 
 struct GridCandidate {
   int32_t index, family;
-  float error, limit;
+  float error, s;
 };
 
 constexpr int kEntries = 384, kIntervals = 4096, kCandidates = 1024, kFamilies = 72;
@@ -116,7 +132,10 @@ struct GridScratch {
   // Scales of one sweep: known ends and new ones, in order. `open`: entry j and j + 1 enclose an interval.
   float s[kEntries + 32], e[kEntries + 32], q[kEntries + 32], open[kEntries + 32];
   float least[kEntries + 32], at[kEntries + 32];
-  int32_t keep[kEntries + 32], index[kEntries], family[kEntries], slot[kEntries];
+  int32_t keep[kEntries + 32], index[kEntries], family[kEntries];
+  // The new ones again, and where they stand.
+  float new_s[kEntries + 32], new_lo[kEntries + 32], new_hi[kEntries + 32], new_e[kEntries + 32], new_q[kEntries + 32];
+  int32_t slot[kEntries];
   Interval intervals[kIntervals];
   GridCandidate candidates[kCandidates];
   Family families[kFamilies];
@@ -145,45 +164,51 @@ struct GridSearch {
     o.open[j] = open ? 1.0f : 0.0f;
     return j;
   }
-  void add_new(int family, int64_t index, bool open) { o.slot[slots++] = add(family, index, open); }
+  void add_new(int family, int64_t index, bool open) {
+    const int j = slots++, at = add(family, index, open);
+    const Family& f = o.families[family];
+    o.slot[j] = at;
+    o.new_s[j] = f.sign * o.s[at];
+    o.new_lo[j] = f.lo;
+    o.new_hi[j] = f.hi;
+  }
   void add_known(int family, int64_t index, bool open, float e, float q) {
     const int j = add(family, index, open);
     o.e[j] = e;
     o.q[j] = q;
   }
 
+  template <int width>
+  void errors_from(int from) {
+    if (weighted)
+      all_errors<true, width>(x, w, n, o.new_s + from, o.new_lo + from, o.new_hi + from, o.new_e + from,
+                              o.new_q + from);
+    else
+      all_errors<false, width>(x, w, n, o.new_s + from, o.new_lo + from, o.new_hi + from, o.new_e + from,
+                               o.new_q + from);
+  }
+
   void evaluate() {
-    alignas(64) float s[kPair], lo[kPair], hi[kPair], e[kPair], q[kPair];
     for (int from = 0; from < slots; from += kPair) {
-      const int count = slots - from < kPair ? slots - from : kPair;
-      for (int j = 0; j < kPair; ++j) {
-        const int at = o.slot[from + (j < count ? j : 0)];
-        const Family& f = o.families[o.family[at]];
-        s[j] = f.sign * o.s[at];
-        lo[j] = f.lo;
-        hi[j] = f.hi;
-      }
-      if (weighted) pair_errors<true>(x, w, n, s, lo, hi, e, q);
-      else pair_errors<false>(x, w, n, s, lo, hi, e, q);
-      for (int j = 0; j < count; ++j) {
-        const int at = o.slot[from + j];
-        o.e[at] = e[j];
-        o.q[at] = q[j];
-        if (e[j] < best) {
-          best = e[j];
-          best_scale = o.s[at];
-        }
-      }
+      if (slots - from > kLanes) errors_from<2>(from);
+      else errors_from<1>(from);
     }
     for (int j = 0; j < slots; ++j) {
       const int at = o.slot[j];
-      if (!(o.e[at] <= limit(o.s[at]))) continue;
+      const float e = o.new_e[j];
+      o.e[at] = e;
+      o.q[at] = o.new_q[j];
+      if (e < best) {
+        best = e;
+        best_scale = o.s[at];
+      }
+      if (!(e <= limit(o.s[at]))) continue;
       if (candidates == kCandidates) drop_candidates();
       if (candidates == kCandidates) {
         give_up = true;
         return;
       }
-      o.candidates[candidates++] = {o.index[at], o.family[at], o.e[at], o.s[at]};
+      o.candidates[candidates++] = {o.index[at], o.family[at], e, o.s[at]};
     }
     work += slots;
     slots = 0;
@@ -192,7 +217,7 @@ struct GridSearch {
   void drop_candidates() {
     int kept = 0;
     for (int j = 0; j < candidates; ++j)
-      if (o.candidates[j].error <= limit(o.candidates[j].limit)) o.candidates[kept++] = o.candidates[j];
+      if (o.candidates[j].error <= limit(o.candidates[j].s)) o.candidates[kept++] = o.candidates[j];
     candidates = kept;
   }
 
@@ -201,7 +226,7 @@ struct GridSearch {
     o.s[entries] = o.e[entries] = o.q[entries] = 1;
     const float step_factor = static_cast<float>(pow2(-grid.mantissa_bits));
     const float least_step = static_cast<float>(grid.smallest() * unit);
-    const float scale_room = per_scale * 2, errors_room = relative * 1.25f, base = limit(0);
+    const float scale_room = per_scale * 2, errors_room = relative * 1.25f + 0x1p-20f, base = limit(0);
     for (int j = 0; j < entries; j += kLanes) {
       Lanes a, b, ea, eb, q, open;
       load(o.s + j, a), load(o.s + j + 1, b);
@@ -479,20 +504,17 @@ inline void search_symmetric(GridSearch& g, const AffineSpec& spec, float lo, fl
   for (int f = 0; f < g.families && !g.give_up; ++f) {
     // Downwards, until what lies beyond the last code costs more than the best.
     const Family family = g.o.families[f];
-    while (first_index[f] > 1 && !g.give_up) {
-      const float s = family.sign * static_cast<float>(scale_at(g.grid, first_index[f]) * g.unit);
+    int64_t index = first_index[f];
+    for (; index > 1; index = g.storable(scale_at(g.grid, index) * 0.85)) {
+      const float s = family.sign * static_cast<float>(scale_at(g.grid, index) * g.unit);
       const float one = s * family.hi, other = s * family.lo;
       if (g.clip_cost(one > other ? one : other, one > other ? other : one) > g.limit(family.sign * s)) break;
-      const int64_t next = g.storable(scale_at(g.grid, first_index[f]) * 0.8);
-      const int at = g.entries;
-      g.add_new(f, next, true);
-      g.add_known(f, first_index[f], false, e[f], q[f]);
-      first_index[f] = next;
-      g.evaluate();
-      e[f] = g.o.e[at], q[f] = g.o.q[at];
-      if (!g.give_up) g.sieve();
     }
+    if (index == first_index[f]) continue;
+    g.add_new(f, index, true);
+    g.add_known(f, first_index[f], false, e[f], q[f]);
   }
+  if (!g.give_up && g.entries) g.sweep();
 }
 
 // Scales with a zero point. From `fit` up some zero point clips nothing: one family without ends serves them
@@ -570,42 +592,46 @@ inline void search_zero_points(GridSearch& g, const AffineSpec& spec, float low,
   if (!g.give_up && g.entries) g.sweep();
 }
 
+// The block in float32, in `unit`s, elements of no importance left out. Returns how many are left.
+inline int64_t narrow_block(const double* x, const double* w, int64_t n, double unit, double weight_unit, float* xs,
+                            float* ws, bool* inexact) {
+  int64_t m = 0, rounded = 0;
+  for (int64_t i = 0; w && i < n; ++i) {
+    if (w[i] == 0) continue;
+    const double v = x[i] * unit;
+    xs[m] = static_cast<float>(v);
+    ws[m] = static_cast<float>(w[i] * weight_unit);
+    rounded += static_cast<double>(xs[m++]) != v;
+  }
+  for (int64_t i = 0; !w && i < n; ++i) {
+    const double v = x[i] * unit;
+    const float f = static_cast<float>(v);
+    xs[i] = f;
+    ws[i] = 1;
+    rounded += static_cast<double>(f) != v;
+  }
+  *inexact = rounded != 0;
+  return w ? m : n;
+}
+
 // False if the search gave up: then nothing is known.
 inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const double* x, const double* w, int64_t n,
                            double energy, double squares, GridMemory& memory, Choice* c) {
   if (!(squares > 0x1p-900) || !(squares < 0x1p300)) return false;
   const int e = exponent_of(squares) / 2 + 1;
-  const double unit = pow2(-e);
-  float *xs = memory.x.data, *ws = memory.w.data;
-  int64_t m = 0, weight_exponent = 0;
-  bool inexact = false;
+  const double unit = e > -16 && e < 16 ? 1 : pow2(-e);
+  double weight_unit = 1;
   if (w) {
     double most = 0;
     for (int64_t i = 0; i < n; ++i) most = w[i] > most ? w[i] : most;
     if (most < 0x1p-500 || most > 0x1p500) return false;
-    weight_exponent = -exponent_of(most);
-    const double weight_unit = pow2(static_cast<int>(weight_exponent));
-    for (int64_t i = 0; i < n; ++i) {
-      if (w[i] == 0) continue;
-      const double v = x[i] * unit;
-      xs[m] = static_cast<float>(v);
-      ws[m] = static_cast<float>(w[i] * weight_unit);
-      inexact |= static_cast<double>(xs[m++]) != v;
-    }
-  } else {
-    int64_t rounded = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      const double v = x[i] * unit;
-      const float f = static_cast<float>(v);
-      xs[i] = f;
-      ws[i] = 1;
-      rounded += static_cast<double>(f) != v;
-    }
-    m = n;
-    inexact = rounded != 0;
+    weight_unit = pow2(-exponent_of(most));
   }
+  float *xs = memory.x.data, *ws = memory.w.data;
+  bool inexact;
+  const int64_t m = narrow_block(x, w, n, unit, weight_unit, xs, ws, &inexact);
   for (int64_t i = m; i < m + 16; ++i) xs[i] = xs[0], ws[i] = 0;
-  const double scaled = energy * unit * unit * pow2(static_cast<int>(weight_exponent));
+  const double scaled = energy * unit * unit * weight_unit;
   if (!(scaled > 0x1p-40)) return false;
   GridSearch g{grid, *memory.search.data, xs, ws, m, w != nullptr, false, unit, static_cast<float>(scaled)};
   float lo, hi;
@@ -613,7 +639,7 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
   g.extremes(&lo, &hi, &sum);
   g.best = g.energy * (1 + 0x1p-20f);
   g.best_scale = 0;
-  g.relative = kRelative + (inexact ? 0x1p-20f : 0);
+  g.relative = static_cast<float>((m < kChunk ? m : kChunk) + 8) * 0x1p-24f + (inexact ? 0x1p-20f : 0);
   g.per_scale = static_cast<float>(sum * 0x1.04p-22);
   g.fixed = g.energy * (0x1p-80f + (inexact ? 0x1p-27f : 0));
   const double cap = zero_point_cap(spec);
@@ -634,7 +660,7 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
   }
   if (g.candidates == 1) {
     const GridCandidate& only = g.o.candidates[0];
-    if (g.limit(only.limit) < g.energy * (1 - 0x1p-10f)) {
+    if (g.limit(only.s) < g.energy * (1 - 0x1p-10f)) {
       const Family& family = g.o.families[only.family];
       c->s = family.sign * scale_at(grid, only.index);
       double low, high;

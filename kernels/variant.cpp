@@ -4,6 +4,9 @@
 // in two variants would be merged by the linker into one body, compiled for whichever processor.
 #include <stdlib.h>
 #include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "table.h"
 
