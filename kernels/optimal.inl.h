@@ -363,15 +363,6 @@ struct Search {
   }
 };
 
-inline double block_energy(const double* x, const double* w, int64_t n) {
-  ErrorSum sum;
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16)
-    for (int j = 0; j < 16; ++j) sum.lane[j] += w ? w[i + j] * (x[i + j] * x[i + j]) : x[i + j] * x[i + j];
-  for (; i < n; ++i) sum.add(i, (w ? w[i] : 1.0) * (x[i] * x[i]));
-  return sum.total();
-}
-
 // Judge every distinct candidate that came near the best saving.
 inline void judge_candidates(Search& search, Optimum* best) {
   Candidate* c = search.found.data;
@@ -386,6 +377,15 @@ inline void judge_candidates(Search& search, Optimum* best) {
     const Optimum o = search.judge(s);
     if (precedes(o, *best)) *best = o;
   }
+}
+
+inline double block_energy(const double* x, const double* w, int64_t n) {
+  ErrorSum sum;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (int j = 0; j < 16; ++j) sum.lane[j] += w ? w[i + j] * (x[i + j] * x[i + j]) : x[i + j] * x[i + j];
+  for (; i < n; ++i) sum.add(i, (w ? w[i] : 1.0) * (x[i] * x[i]));
+  return sum.total();
 }
 
 inline double zero_point_cap(const AffineSpec& spec) { return 16.0 * (1 << spec.bits); }
@@ -405,11 +405,11 @@ inline bool choose_optimal(const AffineSpec& spec, const ScaleGrid& grid, const 
                            int64_t n, OptimalScratch& scratch, Choice* c) {
   int64_t unused[kEventCount] = {};
   *c = Choice();
-  const double energy = block_energy(x, w, n), squares = w ? block_energy(x, nullptr, n) : energy;
-  if (grid.mantissa_bits < 23 && squares < 0.9 * grid.max * grid.max && energy > 0) {
-    if (choose_on_grid(spec, grid, x, w, n, energy, squares, scratch.grid, c)) return true;
+  if (grid.mantissa_bits < 23) {
+    if (choose_on_grid(spec, grid, x, w, n, scratch.grid, c)) return true;
     *c = Choice();
   }
+  const double energy = block_energy(x, w, n);
   const Choice plain = choose_plain(spec, grid, x, n, unused);
   c->overflow = plain.overflow;
   if (plain.overflow || !(energy > 0)) return true;

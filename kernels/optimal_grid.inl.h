@@ -48,26 +48,39 @@ inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) { sum += a *
 #define rounded(v) (((v) + kRound) - kRound)
 #endif
 
-// Errors and Q of `width` vectors of scales; `n` at most kChunk.
+inline float sum_lanes(const Lanes& v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(v);
+#else
+  float sum = 0;
+  for (int j = 0; j < kLanes; ++j) sum += v[j];
+  return sum;
+#endif
+}
+
+// Errors and Q of `width` vectors of scales; `n` at most kChunk. One vector alone takes its elements in two sums.
 template <bool weighted, int width>
 inline void chunk_errors(const float* x, const float* w, int64_t n, const float* scales, const float* lows,
                          const float* highs, float* errors, float* squares) {
-  Lanes s[width], lo[width], hi[width], u[width], e[width], q[width];
+  constexpr int stride = 3 - width;
+  Lanes s[width], lo[width], hi[width], u[width], e[2], q[2];
   for (int j = 0; j < width; ++j) {
     load(scales + j * kLanes, s[j]), load(lows + j * kLanes, lo[j]), load(highs + j * kLanes, hi[j]);
     u[j] = 1.0f / s[j];
-    e[j] = q[j] = Lanes{};
   }
-  for (int64_t i = 0; i < n; ++i) {
-    const Lanes v = x[i] + Lanes{};
-    for (int j = 0; j < width; ++j) {
-      Lanes k = v * u[j];
-      k = k > lo[j] ? k : lo[j];
-      k = k < hi[j] ? k : hi[j];
+  e[0] = e[1] = q[0] = q[1] = Lanes{};
+  for (int64_t i = 0; i < n; i += stride) {
+    for (int j = 0; j < 2; ++j) {
+      const int lane = width == 2 ? j : 0;
+      const int64_t at = width == 2 ? i : i + j;  // the array ends in elements of no weight
+      const Lanes v = x[at] + Lanes{};
+      Lanes k = v * u[lane];
+      k = k > lo[lane] ? k : lo[lane];
+      k = k < hi[lane] ? k : hi[lane];
       k = rounded(k);
-      const Lanes d = less_product(v, s[j], k);
+      const Lanes d = less_product(v, s[lane], k);
       if (weighted) {
-        const Lanes f = w[i] + Lanes{};
+        const Lanes f = w[at] + Lanes{};
         add_product(e[j], d * f, d);
         add_product(q[j], k * f, k);
       } else {
@@ -76,7 +89,12 @@ inline void chunk_errors(const float* x, const float* w, int64_t n, const float*
       }
     }
   }
-  for (int j = 0; j < width; ++j) store(errors + j * kLanes, e[j]), store(squares + j * kLanes, q[j]);
+  if (width == 2) {
+    store(errors, e[0]), store(errors + kLanes, e[1]);
+    store(squares, q[0]), store(squares + kLanes, q[1]);
+  } else {
+    store(errors, e[0] + e[1]), store(squares, q[0] + q[1]);
+  }
 }
 
 template <bool weighted, int width>
@@ -147,7 +165,7 @@ struct GridSearch {
   const float *x, *w;  // scaled by powers of two; without elements of no importance
   int64_t n;
   bool weighted, give_up = false;
-  double unit;         // of x and of scales
+  double unit, per_unit;  // of x and of scales, and its inverse
   float energy;        // sum w x x
   float best = 0, best_scale = 0, relative = 0, per_scale = 0, fixed = 0;
   int entries = 0, slots = 0, intervals = 0, candidates = 0, families = 0;
@@ -156,9 +174,17 @@ struct GridSearch {
   // No true error at or below the best is above this in float32.
   float limit(float s) const { return best * (1 + 2 * relative) + per_scale * (s + best_scale) + fixed; }
 
+  float scale(int64_t index) const {
+    const float s = index < int64_t{1} << grid.mantissa_bits
+                        ? static_cast<float>(index) * static_cast<float>(grid.smallest())
+                        : float_of(static_cast<uint32_t>(index << (23 - grid.mantissa_bits)) +
+                                   (static_cast<uint32_t>(126 + grid.least_exponent) << 23));
+    return unit == 1 ? s : static_cast<float>(s * unit);
+  }
+
   int add(int family, int64_t index, bool open) {
     const int j = entries++;
-    o.s[j] = static_cast<float>(scale_at(grid, index) * unit);
+    o.s[j] = scale(index);
     o.index[j] = static_cast<int32_t>(index);
     o.family[j] = family;
     o.open[j] = open ? 1.0f : 0.0f;
@@ -180,7 +206,7 @@ struct GridSearch {
 
   template <int width>
   void errors_from(int from) {
-    if (weighted)
+    if (weighted || (width == 1 && n % 2))
       all_errors<true, width>(x, w, n, o.new_s + from, o.new_lo + from, o.new_hi + from, o.new_e + from,
                               o.new_q + from);
     else
@@ -194,15 +220,17 @@ struct GridSearch {
       else errors_from<1>(from);
     }
     for (int j = 0; j < slots; ++j) {
+      if (!(o.new_e[j] < best)) continue;
+      best = o.new_e[j];
+      best_scale = o.s[o.slot[j]];
+    }
+    const float base = limit(0);
+    for (int j = 0; j < slots; ++j) {
       const int at = o.slot[j];
       const float e = o.new_e[j];
       o.e[at] = e;
       o.q[at] = o.new_q[j];
-      if (e < best) {
-        best = e;
-        best_scale = o.s[at];
-      }
-      if (!(e <= limit(o.s[at]))) continue;
+      if (!(e <= base + per_scale * o.s[at])) continue;
       if (candidates == kCandidates) drop_candidates();
       if (candidates == kCandidates) {
         give_up = true;
@@ -265,17 +293,18 @@ struct GridSearch {
 
   // Split an interval into pieces whose minorants can fall to some way below the best, or at its least.
   void split(const Interval& v) {
-    const float a = static_cast<float>(scale_at(grid, v.a) * unit), b = static_cast<float>(scale_at(grid, v.b) * unit);
+    const float a = scale(v.a), b = scale(v.b);
     const int64_t inside = v.b - v.a - 1;
     const float pieces = (b - a) * __builtin_sqrtf(v.squares_a / (0.6f * best + 0x1p-100f));
     int64_t count = pieces < 30 ? static_cast<int64_t>(pieces) : 30;
     if (count > inside) count = inside;
     add_known(v.family, v.a, true, v.error_a, v.squares_a);
     if (count < 2) {
-      int64_t middle = index_below(grid, (static_cast<double>(v.at)) / unit);
+      int64_t middle = index_below(grid, v.at * per_unit);
       if (middle <= v.a) middle = v.a + 1;
       if (middle >= v.b) middle = v.b - 1;
       add_new(v.family, middle, true);
+      if (kLanes > 4 && middle + 1 < v.b) add_new(v.family, middle + 1, true);
     } else {
       for (int64_t j = 1; j <= count; ++j) add_new(v.family, v.a + (inside + 1) * j / (count + 1), true);
     }
@@ -312,32 +341,9 @@ struct GridSearch {
         d = d > 0 ? d : 0 * d;
         part += f * d * d;
       }
-      for (int j = 0; j < kLanes; ++j) sum += part[j];
+      sum += sum_lanes(part);
     }
     return static_cast<float>(sum * (1 - 0x1p-16));
-  }
-
-  void extremes(float* lo, float* hi, double* sum) const {
-    Lanes low, high;
-    load(x, low), load(x, high);
-    *sum = 0;
-    for (int64_t from = 0; from < n; from += kChunk) {
-      Lanes part = {};
-      const int64_t to = from + kChunk < n ? from + kChunk : n;
-      for (int64_t i = from; i < to; i += kLanes) {
-        Lanes v, f;
-        load(x + i, v), load(w + i, f);
-        low = low < v ? low : v;
-        high = high > v ? high : v;
-        part += f * (v > 0 ? v : -v);
-      }
-      for (int j = 0; j < kLanes; ++j) *sum += part[j];
-    }
-    *lo = low[0], *hi = high[0];
-    for (int j = 1; j < kLanes; ++j) {
-      *lo = low[j] < *lo ? low[j] : *lo;
-      *hi = high[j] > *hi ? high[j] : *hi;
-    }
   }
 
   // Below what value the last code of a winner cannot lie: an H with sum w max(0, x - H)^2 above `most`.
@@ -401,6 +407,32 @@ struct GridSearch {
     return i < 1 ? 1 : i;
   }
 };
+
+// Least and greatest element, sum w |x| and sum w x x, nearly.
+inline void extremes(const float* x, const float* w, int64_t n, float* lo, float* hi, double* sum, double* squares) {
+  Lanes low, high;
+  load(x, low), load(x, high);
+  *sum = *squares = 0;
+  for (int64_t from = 0; from < n; from += kChunk) {
+    Lanes part = {}, square = {};
+    const int64_t to = from + kChunk < n ? from + kChunk : n;
+    for (int64_t i = from; i < to; i += kLanes) {
+      Lanes v, f;
+      load(x + i, v), load(w + i, f);
+      low = low < v ? low : v;
+      high = high > v ? high : v;
+      part += f * (v > 0 ? v : -v);
+    square += f * v * v;
+    }
+    *sum += sum_lanes(part);
+    *squares += sum_lanes(square);
+  }
+  *lo = low[0], *hi = high[0];
+  for (int j = 1; j < kLanes; ++j) {
+    *lo = low[j] < *lo ? low[j] : *lo;
+    *hi = high[j] > *hi ? high[j] : *hi;
+  }
+}
 
 // The defined error and order of ties, for scales of either sign.
 struct Judge {
@@ -466,7 +498,7 @@ struct GridMemory {
 inline void search_symmetric(GridSearch& g, const AffineSpec& spec, float lo, float hi) {
   static const float kSteps[] = {.76f,  .84f,  .89f,  .93f,  .97f, 1.01f, 1.05f, 1.09f,
                                  1.14f, 1.19f, 1.25f, 1.32f, 1.42f, 1.55f, 1.75f};
-  const double amax = static_cast<double>(hi > -lo ? hi : -lo) * (1 + 0x1p-20) / g.unit;
+  const double amax = static_cast<double>(hi > -lo ? hi : -lo) * (1 + 0x1p-20) * g.per_unit;
   int first[2] = {};
   int64_t first_index[2] = {};
   for (int side = 0; side < (spec.positive ? 1 : 2); ++side) {
@@ -477,7 +509,7 @@ inline void search_symmetric(GridSearch& g, const AffineSpec& spec, float lo, fl
       last = bottom / (spec.qmin + 0.5) > last ? bottom / (spec.qmin + 0.5) : last;
     }
     if (!(center > 0)) continue;  // only zeros
-    last *= 2 * (1 + 0x1p-20) / g.unit;
+    last *= 2 * (1 + 0x1p-20) * g.per_unit;
     const double halves = 2 * pow2(g.grid.least_exponent);  // below, the half may not be storable
     if (last < halves) last = halves;
     if (last > 2 * amax) last = 2 * amax;  // above, every code is 0
@@ -487,7 +519,7 @@ inline void search_symmetric(GridSearch& g, const AffineSpec& spec, float lo, fl
     int64_t previous = 0;
     first[family] = g.entries;
     for (const float step : kSteps) {
-      int64_t index = g.storable(center * step / g.unit);
+      int64_t index = g.storable(center * step * g.per_unit);
       if (index >= end) break;
       if (index == previous) continue;
       g.add_new(family, index, true);
@@ -506,7 +538,7 @@ inline void search_symmetric(GridSearch& g, const AffineSpec& spec, float lo, fl
     const Family family = g.o.families[f];
     int64_t index = first_index[f];
     for (; index > 1; index = g.storable(scale_at(g.grid, index) * 0.85)) {
-      const float s = family.sign * static_cast<float>(scale_at(g.grid, index) * g.unit);
+      const float s = family.sign * g.scale(index);
       const float one = s * family.hi, other = s * family.lo;
       if (g.clip_cost(one > other ? one : other, one > other ? other : one) > g.limit(family.sign * s)) break;
     }
@@ -533,15 +565,15 @@ inline void search_zero_points(GridSearch& g, const AffineSpec& spec, float low,
   if (last > 2 * amax) last = 2 * amax;
   if (last < fit) last = fit;
   const double max = g.grid.max * g.unit;
-  if (fit >= max || last / g.unit < g.grid.smallest()) {
+  if (fit >= max || last * g.per_unit < g.grid.smallest()) {
     g.give_up = true;  // scales that overflow or underflow: not worth more code
     return;
   }
-  const int64_t begin = g.storable(fit / g.unit) + 1, end = g.storable(last / g.unit) + (last < max);
+  const int64_t begin = g.storable(fit * g.per_unit) + 1, end = g.storable(last * g.per_unit) + (last < max);
   const int lattice = g.add_family(1, -0x1p14, 0x1p14, 0);
   int64_t previous = begin;
   for (const float step : kSteps) {
-    const int64_t index = g.storable(fit * step / g.unit);
+    const int64_t index = g.storable(fit * step * g.per_unit);
     if (index <= previous) continue;
     if (index >= end) break;
     g.add_new(lattice, previous, true);
@@ -581,8 +613,8 @@ inline void search_zero_points(GridSearch& g, const AffineSpec& spec, float low,
     from *= 1 - room;
     to *= 1 + room;
     if (from > to) continue;
-    const int64_t a = g.storable(from / g.unit);
-    int64_t b = g.storable(to / g.unit) + 1;
+    const int64_t a = g.storable(from * g.per_unit);
+    int64_t b = g.storable(to * g.per_unit) + 1;
     if (b > begin) b = begin;
     if (a >= begin) continue;
     const int family = g.add_family(1, code_bottom, code_top, z);
@@ -616,28 +648,32 @@ inline int64_t narrow_block(const double* x, const double* w, int64_t n, double 
 
 // False if the search gave up: then nothing is known.
 inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const double* x, const double* w, int64_t n,
-                           double energy, double squares, GridMemory& memory, Choice* c) {
-  if (!(squares > 0x1p-900) || !(squares < 0x1p300)) return false;
-  const int e = exponent_of(squares) / 2 + 1;
-  const double unit = e > -16 && e < 16 ? 1 : pow2(-e);
-  double weight_unit = 1;
+                           GridMemory& memory, Choice* c) {
+  double unit = 1, weight_unit = 1, most = 0;
+  for (int64_t i = 0; w && i < n; ++i) most = w[i] > most ? w[i] : most;
   if (w) {
-    double most = 0;
-    for (int64_t i = 0; i < n; ++i) most = w[i] > most ? w[i] : most;
     if (most < 0x1p-500 || most > 0x1p500) return false;
     weight_unit = pow2(-exponent_of(most));
   }
   float *xs = memory.x.data, *ws = memory.w.data;
-  bool inexact;
-  const int64_t m = narrow_block(x, w, n, unit, weight_unit, xs, ws, &inexact);
-  for (int64_t i = m; i < m + 16; ++i) xs[i] = xs[0], ws[i] = 0;
-  const double scaled = energy * unit * unit * weight_unit;
-  if (!(scaled > 0x1p-40)) return false;
-  GridSearch g{grid, *memory.search.data, xs, ws, m, w != nullptr, false, unit, static_cast<float>(scaled)};
-  float lo, hi;
-  double sum;
-  g.extremes(&lo, &hi, &sum);
-  g.best = g.energy * (1 + 0x1p-20f);
+  float lo = 0, hi = 0;
+  double sum = 0, energy = 0;
+  bool inexact = false;
+  int64_t m = 0;
+  for (int tries = 0;; ++tries) {
+    m = narrow_block(x, w, n, unit, weight_unit, xs, ws, &inexact);
+    for (int64_t i = m; i < m + 16; ++i) xs[i] = xs[0], ws[i] = 0;
+    extremes(xs, ws, m, &lo, &hi, &sum, &energy);
+    if (energy > 0x1p-40 && energy < 0x1p40) break;
+    const double squares = block_energy(x, nullptr, n);
+    if (tries || !(squares > 0x1p-900) || !(squares < 0x1p300)) return false;
+    unit = pow2(-(exponent_of(squares) / 2 + 1));
+  }
+  if (w ? block_energy(x, nullptr, n) > 0.8 * grid.max * grid.max
+        : (hi > -lo ? hi : -lo) > 0.9 * grid.max * unit)
+    return false;  // the plain rule may refuse
+  GridSearch g{grid, *memory.search.data, xs, ws, m, w != nullptr, false, unit, 1 / unit, static_cast<float>(energy)};
+  g.best = g.energy * (1 + 0x1p-16f);
   g.best_scale = 0;
   g.relative = static_cast<float>((m < kChunk ? m : kChunk) + 8) * 0x1p-24f + (inexact ? 0x1p-20f : 0);
   g.per_scale = static_cast<float>(sum * 0x1.04p-22);
@@ -669,12 +705,13 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
       return true;
     }
   }
-  Optimum best = {energy, 1, 0, true};
+  const double to_zero = block_energy(x, w, n);
+  Optimum best = {to_zero, 1, 0, true};
   bool any = false;
   for (int j = 0; j < g.candidates; ++j) {
     const GridCandidate& one = g.o.candidates[j];
     const Optimum found = judge.best(g.o.families[one.family].sign * scale_at(grid, one.index));
-    if (found.err < energy && (!any || precedes(found, best))) {
+    if (found.err < to_zero && (!any || precedes(found, best))) {
       best = found;
       any = true;
     }
