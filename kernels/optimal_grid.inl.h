@@ -58,6 +58,33 @@ inline float sum_lanes(const Lanes& v) {
 #endif
 }
 
+// One bit for each lane that is not zero.
+inline uint32_t lane_bits(const Masks& v) {
+#if defined(__AVX512F__)
+  __m512i bits;
+  memcpy(&bits, &v, sizeof bits);
+  return _mm512_test_epi32_mask(bits, bits);
+#elif defined(__AVX2__)
+  __m256 bits;
+  memcpy(&bits, &v, sizeof bits);
+  return static_cast<uint32_t>(_mm256_movemask_ps(bits));
+#else
+  uint32_t bits = 0;
+  for (int j = 0; j < kLanes; ++j) bits |= static_cast<uint32_t>(v[j] & 1) << j;
+  return bits;
+#endif
+}
+
+inline float least_lane(const Lanes& v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_min_ps(v);
+#else
+  float least = v[0];
+  for (int j = 1; j < kLanes; ++j) least = v[j] < least ? v[j] : least;
+  return least;
+#endif
+}
+
 // Errors and Q of `width` vectors of scales; `n` at most kChunk. One vector alone takes its elements in two sums.
 template <bool weighted, int width>
 inline void chunk_errors(const float* x, const float* w, int64_t n, const float* scales, const float* lows,
@@ -150,7 +177,7 @@ struct GridScratch {
   // Scales of one sweep: known ends and new ones, in order. `open`: entry j and j + 1 enclose an interval.
   float s[kEntries + 32], e[kEntries + 32], q[kEntries + 32], open[kEntries + 32];
   float least[kEntries + 32], at[kEntries + 32];
-  int32_t keep[kEntries + 32], index[kEntries], family[kEntries];
+  int32_t index[kEntries], family[kEntries];
   // The new ones again, and where they stand.
   float new_s[kEntries + 32], new_lo[kEntries + 32], new_hi[kEntries + 32], new_e[kEntries + 32], new_q[kEntries + 32];
   int32_t slot[kEntries];
@@ -214,29 +241,47 @@ struct GridSearch {
                                o.new_q + from);
   }
 
+  // Errors of the new scales; lower the best; note the scales that come near it.
   void evaluate() {
+    for (int j = 0; j < kPair; j += kLanes) {  // whole vectors
+      store(o.new_s + slots + j, o.new_s[0] + Lanes{});
+      store(o.new_lo + slots + j, o.new_lo[0] + Lanes{});
+      store(o.new_hi + slots + j, o.new_hi[0] + Lanes{});
+    }
     for (int from = 0; from < slots; from += kPair) {
       if (slots - from > kLanes) errors_from<2>(from);
       else errors_from<1>(from);
     }
-    for (int j = 0; j < slots; ++j) {
-      if (!(o.new_e[j] < best)) continue;
-      best = o.new_e[j];
-      best_scale = o.s[o.slot[j]];
+    for (int from = 0; from < slots; from += kLanes) {
+      Lanes e;
+      load(o.new_e + from, e);
+      const float least = least_lane(e);
+      if (!(least < best)) continue;
+      best = least;
+      const float s = o.new_s[from + __builtin_ctz(lane_bits(e == least))];
+      best_scale = s < 0 ? -s : s;
     }
     const float base = limit(0);
-    for (int j = 0; j < slots; ++j) {
-      const int at = o.slot[j];
-      const float e = o.new_e[j];
-      o.e[at] = e;
-      o.q[at] = o.new_q[j];
-      if (!(e <= base + per_scale * o.s[at])) continue;
-      if (candidates == kCandidates) drop_candidates();
-      if (candidates == kCandidates) {
-        give_up = true;
-        return;
+    for (int from = 0; from < slots; from += kLanes) {
+      Lanes e, s;
+      load(o.new_e + from, e), load(o.new_s + from, s);
+      s = s < 0 ? -s : s;
+      for (uint32_t bits = lane_bits(e <= base + per_scale * s); bits; bits &= bits - 1) {
+        const int j = from + __builtin_ctz(bits);
+        if (j >= slots) break;
+        if (candidates == kCandidates) drop_candidates();
+        if (candidates == kCandidates) {
+          give_up = true;
+          return;
+        }
+        const int at = o.slot[j];
+        o.candidates[candidates++] = {o.index[at], o.family[at], o.new_e[j], o.s[at]};
       }
-      o.candidates[candidates++] = {o.index[at], o.family[at], e, o.s[at]};
+    }
+    for (int j = 0; j < slots; ++j) {
+      o.e[o.slot[j]] = o.new_e[j];
+      asm volatile("");  // a scatter would be slower
+      o.q[o.slot[j]] = o.new_q[j];
     }
     work += slots;
     slots = 0;
@@ -277,16 +322,16 @@ struct GridSearch {
       const Masks keep = (h > 1.5f * step) & ((bound > base) == 0);
       store(o.least + j, bound);
       store(o.at + j, t + a);
-      memcpy(o.keep + j, &keep, sizeof keep);
-    }
-    for (int j = 0; j + 1 < entries; ++j) {
-      if (!o.keep[j]) continue;
-      if (intervals == kIntervals) {
-        give_up = true;
-        return;
+      for (uint32_t bits = lane_bits(keep); bits; bits &= bits - 1) {
+        const int i = j + __builtin_ctz(bits);
+        if (i + 1 >= entries) break;
+        if (intervals == kIntervals) {
+          give_up = true;
+          return;
+        }
+        o.intervals[intervals++] = {o.index[i], o.index[i + 1], o.family[i], o.e[i],
+                                    o.e[i + 1], o.q[i],         o.least[i],  o.at[i]};
       }
-      o.intervals[intervals++] = {o.index[j], o.index[j + 1], o.family[j], o.e[j],
-                                  o.e[j + 1], o.q[j],         o.least[j],  o.at[j]};
     }
     entries = 0;
   }
@@ -378,6 +423,33 @@ struct GridSearch {
     return -HUGE_REACH;
   }
   static constexpr float HUGE_REACH = 0x1p60f;
+
+  // Sixteen scales about the one that just fits, and the last; false where numbers of scales are no logarithms.
+  bool seed_around(int family, int64_t center, int64_t end) {
+    static const int32_t kOffsets[16] = {-405, -258, -172, -107, -45, 15, 72, 127, 194, 257, 330, 410, 518, 647, 827, 827};
+    const int shift = 10 - grid.mantissa_bits;
+    const int64_t from = center + (kOffsets[0] >> shift), to = center + (kOffsets[15] >> shift);
+    if (from < int64_t{1} << grid.mantissa_bits || to >= index_below(grid, grid.max) || unit != 1) return false;
+    if (end < to) end = to;
+    const Family& f = o.families[family];
+    const int at = entries, first = slots;
+    for (int j = 0; j < 16; ++j) {
+      const int32_t index = j < 15 ? static_cast<int32_t>(center) + (kOffsets[j] >> shift) : static_cast<int32_t>(end);
+      const float s = float_of((static_cast<uint32_t>(index) << (23 - grid.mantissa_bits)) +
+                               (static_cast<uint32_t>(126 + grid.least_exponent) << 23));
+      o.index[at + j] = index;
+      o.s[at + j] = s;
+      o.family[at + j] = family;
+      o.open[at + j] = j < 15 ? 1.0f : 0.0f;
+      o.slot[first + j] = at + j;
+      o.new_s[first + j] = f.sign * s;
+      o.new_lo[first + j] = f.lo;
+      o.new_hi[first + j] = f.hi;
+    }
+    entries += 16;
+    slots += 16;
+    return true;
+  }
 
   // Scales from a to b, `pieces` intervals of equal ratio nearly.
   void seed(int family, int64_t a, int64_t b, int pieces) {
@@ -518,6 +590,10 @@ inline void search_symmetric(GridSearch& g, const AffineSpec& spec, float lo, fl
     const int64_t end = g.storable(last) + (last < g.grid.max);
     int64_t previous = 0;
     first[family] = g.entries;
+    if (g.seed_around(family, g.storable(center * g.per_unit), end)) {
+      first_index[family] = g.o.index[first[family]];
+      continue;
+    }
     for (const float step : kSteps) {
       int64_t index = g.storable(center * step * g.per_unit);
       if (index >= end) break;
