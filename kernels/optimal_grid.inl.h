@@ -278,7 +278,11 @@ struct GridSearch {
         o.candidates[candidates++] = {o.index[at], o.family[at], o.new_e[j], o.s[at]};
       }
     }
-    for (int j = 0; j < slots; ++j) {
+    if (slots == entries) {
+      memcpy(o.e, o.new_e, static_cast<size_t>(slots) * sizeof(float));
+      memcpy(o.q, o.new_q, static_cast<size_t>(slots) * sizeof(float));
+    }
+    for (int j = 0; slots < entries && j < slots; ++j) {
       o.e[o.slot[j]] = o.new_e[j];
       asm volatile("");  // a scatter would be slower
       o.q[o.slot[j]] = o.new_q[j];
