@@ -1,4 +1,5 @@
 // The rule `optimal`: the storable scale (and zero point) of least squared error (docs/rules.md).
+// Scales of 16 bits are searched in optimal_grid.inl.h; float32 scales, and blocks it leaves, as follows.
 //
 // Walk u = 1/s upwards. The lattice codes k_i = rint(x_i * u) change only at u = (k + 1/2) / |x_i|; between two
 // such points the error is a parabola in s, least at A / Q with A = sum w x k, Q = sum w k k, where it saves
@@ -394,7 +395,7 @@ inline double zero_point_cap(const AffineSpec& spec) { return 16.0 * (1 << spec.
 
 struct OptimalScratch {
   Scratch<double> k, negative, window_a, window_q;
-  GridMemory grid;
+  grid_search::GridMemory grid;
   OptimalScratch(int64_t n, int64_t shifts)
       : k(n), negative(n), window_a(shifts), window_q(shifts), grid(n) {}
   bool ok() const { return k.data && negative.data && window_a.data && window_q.data && grid.ok(); }
@@ -406,7 +407,7 @@ inline bool choose_optimal(const AffineSpec& spec, const ScaleGrid& grid, const 
   int64_t unused[kEventCount] = {};
   *c = Choice();
   if (grid.mantissa_bits < 23) {
-    if (choose_on_grid(spec, grid, x, w, n, scratch.grid, c)) return true;
+    if (grid_search::choose_on_grid(spec, grid, x, w, n, scratch.grid, c)) return true;
     *c = Choice();
   }
   const double energy = block_energy(x, w, n);

@@ -13,8 +13,10 @@
 // The error of float32. Data are scaled by powers of two, s * k is exact (11 + 13 bits), so each term errs by
 // some 2^-24 of itself and the sum of a chunk of m by m of those: `relative`. A code may be wrong where x / s
 // lies within 2^-23 |x / s| of a half, which costs 2^-22 s |x| at most: `per_scale`. Float64 data that are not
-// float32 move the error by 2^-23 sqrt(E |x|^2) <= 2^-20 E + 2^-28 |x|^2. Anything beneath 2^-100 of the
-// energy is lost: `fixed`.
+// float32 move the error by 2^-23 sqrt(E |x|^2) <= 2^-20 E + 2^-28 |x|^2. What underflows is less
+// than 2^-60 of the energy: `fixed`.
+
+namespace grid_search {
 
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
@@ -726,6 +728,19 @@ inline int64_t narrow_block(const double* x, const double* w, int64_t n, double 
   return w ? m : n;
 }
 
+// How many elements have some part in the energy.
+inline int64_t count_active(const float* x, const float* w, int64_t n, float energy) {
+  Masks sum = {};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    Lanes v, f;
+    load(x + i, v), load(w + i, f);
+    sum -= f * v * v > energy * 0x1p-12f;
+  }
+  int64_t count = 0;
+  for (int j = 0; j < kLanes; ++j) count += sum[j];
+  return count;
+}
+
 // False if the search gave up: then nothing is known.
 inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const double* x, const double* w, int64_t n,
                            GridMemory& memory, Choice* c) {
@@ -744,7 +759,8 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
     m = narrow_block(x, w, n, unit, weight_unit, xs, ws, &inexact);
     for (int64_t i = m; i < m + 16; ++i) xs[i] = xs[0], ws[i] = 0;
     extremes(xs, ws, m, &lo, &hi, &sum, &energy);
-    if (energy > 0x1p-40 && energy < 0x1p40) break;
+    // Weights that are lost in float32 then cost less than `fixed`.
+    if (energy > 0x1p-40 && energy < 0x1p40 && (!w || (hi < 0x1p10f && lo > -0x1p10f))) break;
     const double squares = block_energy(x, nullptr, n);
     if (tries || !(squares > 0x1p-900) || !(squares < 0x1p300)) return false;
     unit = pow2(-(exponent_of(squares) / 2 + 1));
@@ -752,17 +768,19 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
   if (w ? block_energy(x, nullptr, n) > 0.8 * grid.max * grid.max
         : (hi > -lo ? hi : -lo) > 0.9 * grid.max * unit)
     return false;  // the plain rule may refuse
+  // A walk over few breakpoints is faster.
+  if (count_active(xs, ws, m, static_cast<float>(energy)) <= (kLanes == 4 ? m / 4 : 0)) return false;
   GridSearch g{grid, *memory.search.data, xs, ws, m, w != nullptr, false, unit, 1 / unit, static_cast<float>(energy)};
   g.best = g.energy * (1 + 0x1p-16f);
   g.best_scale = 0;
   g.relative = static_cast<float>((m < kChunk ? m : kChunk) + 8) * 0x1p-24f + (inexact ? 0x1p-20f : 0);
   g.per_scale = static_cast<float>(sum * 0x1.04p-22);
-  g.fixed = g.energy * (0x1p-80f + (inexact ? 0x1p-27f : 0));
+  g.fixed = g.energy * (0x1p-60f + (inexact ? 0x1.1p-27f : 0));
   const double cap = zero_point_cap(spec);
   if (spec.offset == 1) search_zero_points(g, spec, lo, hi, cap);
   else search_symmetric(g, spec, lo, hi);
   if (g.give_up) return false;
-  g.run(8192);
+  g.run(spec.bits == 8 || n > 256 ? 8192 : 2048);
   if (g.give_up) return false;
   g.drop_candidates();
   Judge judge{spec, x, w, n, cap, 0, 0};
@@ -802,3 +820,5 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
   }
   return true;
 }
+
+}  // namespace grid_search
