@@ -6,6 +6,10 @@
 #include <string.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13  // their AVX-512 headers warn of themselves
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #endif
 
 #include "table.h"
@@ -24,6 +28,8 @@ namespace {
 #include "affine_fast.inl.h"
 #include "dequantize.inl.h"
 #include "dequantize_fast.inl.h"
+#include "linear_float.inl.h"
+#include "linear_int8.inl.h"
 // clang-format on
 
 }  // namespace
@@ -36,6 +42,7 @@ namespace {
 extern const KernelTable BLOCKSCALE_TABLE(BLOCKSCALE_ISA);
 const KernelTable BLOCKSCALE_TABLE(BLOCKSCALE_ISA) = {
     BLOCKSCALE_TEXT(BLOCKSCALE_ISA), quantize_mx, quantize_affine, dequantize, choose_scale_mse,
+    linear_float, linear_int8, activations_int8,
 };
 
 }  // namespace blockscale
