@@ -552,10 +552,29 @@ struct Judge {
     return a <= b ? clip(0, a, b) : clip(0, low, high);
   }
 
+  // Whether a zero point one step further may cost nothing: it clips the last codes by one, and x / s is a half.
+  bool ends_on_halves(double s) const { return is_half(lo / s) || is_half(hi / s); }
+  static bool is_half(double v) { return absolute(v - round_even(v)) == 0.5; }
+
+  // Of the zero points that clip nothing and those one step beyond, the first in the order of ties.
+  Optimum stepped(Optimum found) const {
+    for (int side = 0; side < 2; ++side) {
+      const double s = found.s, end = side ? hi / s : lo / s;
+      const double next = side ? spec.qmax - round_even(end) + 1 : spec.qmin - round_even(end) - 1;
+      if (!is_half(end) || absolute(next) > cap) continue;
+      const Optimum other = {error(s, next), s, next, inside(spec, next)};
+      if (precedes(other, found)) found = other;
+    }
+    return found;
+  }
+
   Optimum best(double s) const {
     if (spec.offset != 1) return {error(s, 0), s, 0, true};
     double low, high;
-    if (zero_points(s, &low, &high)) low = high = preferred(low, high);
+    if (zero_points(s, &low, &high)) {
+      const double z = preferred(low, high);
+      return stepped({error(s, z), s, z, inside(spec, z)});
+    }
     Optimum found = {error(s, low), s, low, inside(spec, low)};
     for (double z = low + 1; z <= high; z += 1) {
       const Optimum other = {error(s, z), s, z, inside(spec, z)};
@@ -799,7 +818,9 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
       c->s = family.sign * scale_at(grid, only.index);
       double low, high;
       c->shift = family.z;
-      if (spec.offset == 1 && judge.zero_points(c->s, &low, &high)) c->shift = judge.preferred(low, high);
+      if (spec.offset == 1 && judge.zero_points(c->s, &low, &high)) {
+        c->shift = judge.ends_on_halves(c->s) ? judge.best(c->s).z : judge.preferred(low, high);
+      }
       return true;
     }
   }
