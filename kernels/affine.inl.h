@@ -31,9 +31,12 @@ inline ScaleGrid scale_grid(int32_t type) {
 
 inline void store_scale(int32_t type, void* scales, int64_t block, double s) {
   const float f = static_cast<float>(s);  // exact: s is on the grid of the type
-  if (type == kFloat32) static_cast<float*>(scales)[block] = f;
-  else if (type == kFloat16) static_cast<uint16_t*>(scales)[block] = float_to_half(f);
-  else static_cast<uint16_t*>(scales)[block] = static_cast<uint16_t>(bits_of(f) >> 16);
+  if (type == kFloat32)
+    static_cast<float*>(scales)[block] = f;
+  else if (type == kFloat16)
+    static_cast<uint16_t*>(scales)[block] = float_to_half(f);
+  else
+    static_cast<uint16_t*>(scales)[block] = static_cast<uint16_t>(bits_of(f) >> 16);
 }
 
 // Scale and offset of a block. `shift` is the zero point (an integer).
@@ -67,13 +70,8 @@ inline Choice choose_absmax(const AffineSpec& spec, const ScaleGrid& grid, const
   return stored_scale(grid, top / spec.qmax, events);
 }
 
-inline Choice choose_minmax(const AffineSpec& spec, const ScaleGrid& grid, const double* x, int64_t n,
-                            int64_t* events) {
-  double lo = x[0], hi = x[0];
-  for (int64_t i = 0; i < n; ++i) {
-    lo = x[i] < lo ? x[i] : lo;
-    hi = x[i] > hi ? x[i] : hi;
-  }
+inline Choice minmax_between(const AffineSpec& spec, const ScaleGrid& grid, double lo, double hi,
+                             int64_t* events) {
   if (spec.include_zero) {
     lo = lo < 0 ? lo : 0;
     hi = hi > 0 ? hi : 0;
@@ -86,6 +84,16 @@ inline Choice choose_minmax(const AffineSpec& spec, const ScaleGrid& grid, const
   c.shift = round_even(spec.qmin - lo / c.s);
   if (spec.include_zero) c.shift = clip(c.shift, spec.qmin, spec.qmax);
   return c;
+}
+
+inline Choice choose_minmax(const AffineSpec& spec, const ScaleGrid& grid, const double* x, int64_t n,
+                            int64_t* events) {
+  double lo = x[0], hi = x[0];
+  for (int64_t i = 0; i < n; ++i) {
+    lo = x[i] < lo ? x[i] : lo;
+    hi = x[i] > hi ? x[i] : hi;
+  }
+  return minmax_between(spec, grid, lo, hi, events);
 }
 
 // Codes from the stored scale; counts what was clipped and what became zero. False if a value would decode to

@@ -4,7 +4,8 @@ struct AffineScratch {
   OptimalScratch search;
   Scratch<float> narrow;
   AffineScratch(const AffineSpec& spec, int64_t n)
-      : search(spec.rule == 3 ? n : 1, spec.rule == 3 ? 2 * static_cast<int64_t>(zero_point_cap(spec)) + 1 : 1),
+      : search(spec.rule == 3 ? n : 1,
+               spec.rule == 3 ? 2 * static_cast<int64_t>(zero_point_cap(spec)) + 1 : 1),
         narrow(spec.rule == 2 ? n : 1) {}
   bool ok() const { return search.ok() && narrow.data; }
 };
@@ -40,8 +41,9 @@ inline bool affine_block(const AffineSpec& spec, const ScaleGrid& grid, const do
   return true;
 }
 
-bool quantize_affine(const Rows& rows, const AffineSpec& spec, const double* importance, uint8_t* packed,
-                     int64_t row_bytes, void* scales, void* offsets, int64_t* events) {
+inline bool quantize_affine_plain(const Rows& rows, const AffineSpec& spec, const double* importance,
+                                  uint8_t* packed, int64_t row_bytes, void* scales, void* offsets,
+                                  int64_t* events) {
   const ScaleGrid grid = scale_grid(spec.scale_type);
   const int64_t blocks = (rows.length + rows.block_size - 1) / rows.block_size;
   AffineScratch scratch(spec, rows.block_size < rows.length ? rows.block_size : rows.length + 1);

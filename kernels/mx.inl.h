@@ -28,11 +28,39 @@ inline double rounded_value(const MxSpec& spec, double magnitude, double limit, 
   return spec.is_float ? round_float(spec, y, code) : round_integer(spec, y, code);
 }
 
-// Squared error of the block at exponent e, in units of 2**e0 squared.
+// Squared error of the block at exponent e, in units of 2**e0 squared; sixteen elements at a time, each to
+// its lane. Adding a power of two whose ulp is the distance of two element values rounds to the nearest one.
 inline double mx_error(const MxSpec& spec, const double* x, int64_t n, int e, int e0) {
+  constexpr int kWide = kLanes / 2;
   const double down = pow2(-e), unit = pow2(-e0), up = pow2(e - e0), limit = value_limit(spec, e);
+  const int m = spec.mantissa_bits;
+  const Doubles least = Doubles{} + (spec.is_float ? pow2(1 - spec.bias) : 1.0);
+  const Longs keep = Longs{} + (spec.is_float ? 0x7FF0000000000000 : 0),
+              raise = Longs{} + (int64_t{52 - m} << 52);
+  const Longs fixed = Longs{} + (spec.is_float ? 0 : int64_t{1023} << 52);
+  Doubles lane[16 / kWide] = {};
+  const int64_t whole = n & ~int64_t{15};
+  for (int64_t i = 0; i < whole; i += 16) {
+    for (int j = 0; j < 16 / kWide; ++j) {
+      const Doubles a = (Doubles)((Longs)load<Doubles>(x + i + j * kWide) & 0x7FFFFFFFFFFFFFFF);
+      const Doubles y = minimum(a * down, Doubles{} + limit);
+      const Doubles magic = (Doubles)((((Longs)maximum(y, least) & keep) | fixed) + raise);
+      const Doubles d = a * unit - ((y + magic) - magic) * up;
+      lane[j] += d * d;
+    }
+  }
+  if (whole == n) {  // ErrorSum::total
+    for (int half = 8 / kWide; half; half /= 2)
+      for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
+    double v[kWide];
+    for (int j = 0; j < kWide; ++j) v[j] = lane[0][j];
+    for (int half = kWide / 2; half; half /= 2)
+      for (int j = 0; j < half; ++j) v[j] += v[j + half];
+    return v[0];
+  }
   ErrorSum sum;
-  for (int64_t i = 0; i < n; ++i) {
+  for (int j = 0; j < 16 / kWide; ++j) store(sum.lane + j * kWide, lane[j]);
+  for (int64_t i = whole; i < n; ++i) {
     uint32_t code;
     const double a = absolute(x[i]);
     const double d = a * unit - rounded_value(spec, a * down, limit, &code) * up;
@@ -46,7 +74,8 @@ inline int clamp_int(int v, int low, int high) { return v < low ? low : v > high
 // The exponent of least error between `low` and `high`, ties to the larger. Only the exponents that can win
 // are tried: e0, e0 + 1 and on while nothing is lost, and below e0 while the clamped maximum alone costs
 // less than the best (docs/rules.md, "mse").
-inline int best_exponent(const MxSpec& spec, const double* x, int64_t n, double amax, int e0, int low, int high) {
+inline int best_exponent(const MxSpec& spec, const double* x, int64_t n, double amax, int e0, int low,
+                         int high) {
   int best = e0;
   double least = mx_error(spec, x, n, e0, e0);
   for (int e = e0 + 1; e <= high; ++e) {
@@ -106,8 +135,8 @@ inline void mx_block(const MxSpec& spec, const double* x, int64_t n, uint8_t* co
   events[kZeroed] += zeroed;
 }
 
-bool quantize_mx(const Rows& rows, const MxSpec& spec, uint8_t* packed, int64_t row_bytes, uint8_t* scales,
-                 int64_t* events) {
+inline bool quantize_mx_plain(const Rows& rows, const MxSpec& spec, uint8_t* packed, int64_t row_bytes,
+                              uint8_t* scales, int64_t* events) {
   return for_each_block(rows, spec.bits, packed, row_bytes,
                         [&](const double* x, int64_t n, uint8_t* codes, int64_t block) {
                           mx_block(spec, x, n, codes, scales + block, events);

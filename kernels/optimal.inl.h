@@ -1,4 +1,5 @@
 // The rule `optimal`: the storable scale (and zero point) of least squared error (docs/rules.md).
+// Scales of 16 bits are searched in optimal_grid.inl.h; float32 scales, and blocks it leaves, as follows.
 //
 // Walk u = 1/s upwards. The lattice codes k_i = rint(x_i * u) change only at u = (k + 1/2) / |x_i|; between two
 // such points the error is a parabola in s, least at A / Q with A = sum w x k, Q = sum w k k, where it saves
@@ -363,12 +364,6 @@ struct Search {
   }
 };
 
-inline double block_energy(const double* x, const double* w, int64_t n) {
-  ErrorSum sum;
-  for (int64_t i = 0; i < n; ++i) sum.add(i, (w ? w[i] : 1.0) * (x[i] * x[i]));
-  return sum.total();
-}
-
 // Judge every distinct candidate that came near the best saving.
 inline void judge_candidates(Search& search, Optimum* best) {
   Candidate* c = search.found.data;
@@ -385,22 +380,39 @@ inline void judge_candidates(Search& search, Optimum* best) {
   }
 }
 
-struct OptimalScratch {
-  Scratch<double> k, negative, window_a, window_q;
-  OptimalScratch(int64_t n, int64_t shifts) : k(n), negative(n), window_a(shifts), window_q(shifts) {}
-  bool ok() const { return k.data && negative.data && window_a.data && window_q.data; }
-};
+inline double block_energy(const double* x, const double* w, int64_t n) {
+  ErrorSum sum;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (int j = 0; j < 16; ++j) sum.lane[j] += w ? w[i + j] * (x[i + j] * x[i + j]) : x[i + j] * x[i + j];
+  for (; i < n; ++i) sum.add(i, (w ? w[i] : 1.0) * (x[i] * x[i]));
+  return sum.total();
+}
 
 inline double zero_point_cap(const AffineSpec& spec) { return 16.0 * (1 << spec.bits); }
+
+#include "optimal_grid.inl.h"
+
+struct OptimalScratch {
+  Scratch<double> k, negative, window_a, window_q;
+  grid_search::GridMemory grid;
+  OptimalScratch(int64_t n, int64_t shifts)
+      : k(n), negative(n), window_a(shifts), window_q(shifts), grid(n) {}
+  bool ok() const { return k.data && negative.data && window_a.data && window_q.data && grid.ok(); }
+};
 
 // False if memory ran out.
 inline bool choose_optimal(const AffineSpec& spec, const ScaleGrid& grid, const double* x, const double* w,
                            int64_t n, OptimalScratch& scratch, Choice* c) {
   int64_t unused[kEventCount] = {};
-  const Choice plain = choose_plain(spec, grid, x, n, unused);
   *c = Choice();
-  c->overflow = plain.overflow;
+  if (grid.mantissa_bits < 23) {
+    if (grid_search::choose_on_grid(spec, grid, x, w, n, scratch.grid, c)) return true;
+    *c = Choice();
+  }
   const double energy = block_energy(x, w, n);
+  const Choice plain = choose_plain(spec, grid, x, n, unused);
+  c->overflow = plain.overflow;
   if (plain.overflow || !(energy > 0)) return true;
   Optimum best = {energy, 1, 0, true};
   double saving = 0;

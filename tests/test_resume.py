@@ -16,7 +16,6 @@ from blockscale.journal import journal_path
 from convert_files import contents
 from safetensors_files import python_output
 
-SRC = str(Path(__file__).parents[1] / "src")
 KILLS = 5  # per run; four runs
 
 
@@ -29,9 +28,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(*args: object) -> subprocess.Popen[bytes]:
-    env = {**os.environ, "PYTHONPATH": SRC + os.pathsep + os.environ.get("PYTHONPATH", "")}
     command = [sys.executable, "-m", "blockscale", *map(str, args)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -40,7 +38,20 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 
 
 def arguments(source: Path, out: Path) -> list[object]:
-    slow = ["quantize", source, "--scheme", "uint4", "--rule", "optimal", "--threads", 1, "-o", out]
+    slow = [
+        "quantize",
+        source,
+        "--scheme",
+        "uint4",
+        "--rule",
+        "optimal",
+        "--scale",
+        "float32",
+        "--threads",
+        1,
+        "-o",
+        out,
+    ]
     return slow if out.suffix else [*slow, "--to", "plain-mx", "--shard-size", "100kB"]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
+from threading import Lock
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from . import _kernels
 from .blocks import BlockGrid
 from .elements import ELEMENTS
+from .errors import InputError
 from .rules import Rule
 from .schemes import Scheme
 
@@ -38,8 +41,13 @@ EVENTS = (
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 _AFFINE_RULES = {"absmax": 0, "minmax": 1, "ggml": 2, "optimal": 3}
 _NEVER = 2.0  # a significand lies in [1, 2): this threshold is never passed
-# Below this many elements a thread costs more than it saves.
-_ELEMENTS_PER_THREAD = 1 << 16
+ISAS: tuple[str, ...] = _kernels.isas
+"""Instruction sets that this build has and this machine runs, slowest first."""
+ISA_VARIABLE = "BLOCKSCALE_ISA"
+COMPILER = f"{_kernels.compiler} {_kernels.flags}"
+# A thread with fewer elements than this costs more than it saves (waking it takes some 50 us).
+GRAIN = 1 << 18
+SEARCH_GRAIN = 1 << 14  # rules that search
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,29 @@ def thread_count(threads: int | None) -> int:
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
+
+
+@cache
+def chosen_isa() -> int:
+    """The instruction set to use, an index into ISAS: the last, or what BLOCKSCALE_ISA names.
+
+    Read once, when the first kernel runs: not at import, so that a wrong name is an error like any other.
+
+    Raises:
+        InputError: BLOCKSCALE_ISA names what this build or machine does not have.
+    """
+    name = os.environ.get(ISA_VARIABLE, "")
+    if not name:
+        return len(ISAS) - 1
+    if name not in ISAS:
+        raise InputError(
+            f"{ISA_VARIABLE}={name!r}: no such instruction set here",
+            found=name,
+            field=ISA_VARIABLE,
+            rule=f"one of {', '.join(ISAS)}: what this build has and this processor runs",
+            hint=f"unset {ISA_VARIABLE}; results are the same with each of them",
+        )
+    return ISAS.index(name)
 
 
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
@@ -122,6 +153,7 @@ def quantize_rows(
     min_byte: int = 0,
     nan_block: bool = False,
     threads: int | None = None,
+    isa: int | None = None,
 ) -> QuantizedRows:
     """Quantize a contiguous matrix along its last axis.
 
@@ -133,6 +165,7 @@ def quantize_rows(
         min_byte: smallest E8M0 byte to use (MX).
         nan_block: whether blocks with non-finite values become NaN blocks (MX).
         threads: at most this many threads; None: all processors.
+        isa: index into ISAS; None: the chosen one. The result does not depend on it.
 
     Raises:
         MemoryError: no memory for the kernels' scratch space.
@@ -148,20 +181,32 @@ def quantize_rows(
     size = _regroup(grid, scheme, importance)
     spec = mx_spec(scheme, rule, min_byte, nan_block) if scheme.is_mx else affine_spec(scheme, rule)
 
+    kernels = chosen_isa() if isa is None else isa
+
     def run(begin: int, end: int) -> NDArray[np.int64]:
         events = np.zeros(len(EVENTS), np.int64)
         part = (*size[:3], begin, end, size[3])
         if scheme.is_mx:
-            done = _kernels.quantize_mx(flat[0], input_type, part, spec, flat[1], flat[2], events)
+            done = _kernels.quantize_mx(kernels, flat[0], input_type, part, spec, flat[1], flat[2], events)
         else:
             done = _kernels.quantize_affine(
-                flat[0], input_type, part, spec, importance, flat[1], flat[2], flat_offsets, events
+                kernels,
+                flat[0],
+                input_type,
+                part,
+                spec,
+                importance,
+                flat[1],
+                flat[2],
+                flat_offsets,
+                events,
             )
         if not done:
             raise MemoryError("no memory for the scratch space of a block")
         return events
 
-    totals = sum(_split(run, size[0], x.size, threads), np.zeros(len(EVENTS), np.int64))
+    grain = SEARCH_GRAIN if rule.name in ("optimal", "mse") else GRAIN
+    totals = sum(_split(run, size[0], x.size, threads, grain), np.zeros(len(EVENTS), np.int64))
     counts = dict(zip(EVENTS, (int(n) for n in totals), strict=True))
     return QuantizedRows(packed, scales, offsets, counts)
 
@@ -174,6 +219,7 @@ def dequantize_matrix(
     offsets: NDArray[Any] | None,
     out: NDArray[Any],
     threads: int | None = None,
+    isa: int | None = None,
 ) -> int:
     """Decode canonical parts into `out`, contiguous `(rows, length)`, float32, float16 or bfloat16.
 
@@ -191,18 +237,22 @@ def dequantize_matrix(
     values = element.values * np.float32(2.0**scheme.value_exponent)
     flat = (as_bytes(packed), as_bytes(scales), None if offsets is None else as_bytes(offsets))
     size = _regroup(grid, scheme, None)
+    kernels = chosen_isa() if isa is None else isa
 
     def run(begin: int, end: int) -> int:
         part = (*size[:3], begin, end, size[3])
-        return _kernels.dequantize(*flat, part, spec, values, as_bytes(out))
+        return _kernels.dequantize(kernels, *flat, part, spec, values, as_bytes(out))
 
-    return sum(_split(run, size[0], out.size, threads))
+    return sum(_split(run, size[0], out.size, threads, GRAIN))
 
 
-def choose_scale_mse(x: NDArray[np.float64], scheme: Scheme, span: int, headroom: int) -> int:
+def choose_scale_mse(
+    x: NDArray[np.float64], scheme: Scheme, span: int, headroom: int, isa: int | None = None
+) -> int:
     """The byte of least squared error among `base - span .. base + headroom`, ties to the larger."""
     from_rules = Rule("mse", "mx", ("none",), "")
-    return _kernels.choose_scale_mse(x, mx_spec(scheme, from_rules, 0, False), span, headroom)
+    kernels = chosen_isa() if isa is None else isa
+    return _kernels.choose_scale_mse(kernels, x, mx_spec(scheme, from_rules, 0, False), span, headroom)
 
 
 def _empty_offsets(scheme: Scheme, shape: tuple[int, int]) -> NDArray[Any] | None:
@@ -228,14 +278,62 @@ def _regroup(
     return grid.rows, grid.length, grid.block_size, row_bytes
 
 
-def _split(run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None) -> list[Any]:
-    """Call `run(begin, end)` over ranges of rows; small work stays on the calling thread."""
+def _split(
+    run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None, grain: int
+) -> list[Any]:
+    """Call `run(begin, end)` over ranges of rows; work of less than `grain` elements gets no thread.
+
+    The calling thread takes its share, so that `threads=1`, small work and a lone processor need no pool.
+    """
     if elements == 0 or rows == 0:
         return []
-    count = min(thread_count(threads), rows, 1 + elements // _ELEMENTS_PER_THREAD)
+    count = min(thread_count(threads), rows, elements // grain) if elements >= 2 * grain else 1
     if count == 1:
         return [run(0, rows)]
     pieces = min(rows, count * 4)
     cuts = [rows * i // pieces for i in range(pieces + 1)]
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(run, cuts[:-1], cuts[1:]))
+    left = iter(range(pieces))  # `next` on it is atomic: each worker takes the next piece
+    results: list[Any] = [None] * pieces
+
+    def work() -> None:
+        for i in left:
+            results[i] = run(cuts[i], cuts[i + 1])
+
+    helpers = [_pool(count - 1).submit(work) for _ in range(count - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            helper.cancel()  # one that has not begun has nothing left to do
+        wait(helpers)
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
+    return results
+
+
+# One pool for the process, made when first needed: starting threads costs more than most calls. It only
+# grows; its threads run nothing but kernels, so calls from many threads may share it without deadlock.
+_shared: dict[int, ThreadPoolExecutor] = {}
+_shared_lock = Lock()
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """The pool, of at least so many threads."""
+    with _shared_lock:
+        most = max(_shared, default=0)
+        if most < threads:
+            most = threads
+            _shared[most] = ThreadPoolExecutor(most, "blockscale")
+        return _shared[most]
+
+
+def _forget_pool() -> None:
+    """In a forked child: the threads stayed with the parent, and the lock may have been held."""
+    global _shared_lock
+    _shared.clear()
+    _shared_lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
