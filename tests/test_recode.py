@@ -11,6 +11,7 @@ import pytest
 import blockscale as bs
 from blockscale.blocks import BlockGrid
 from blockscale.dialects.ggml import FORMATS
+from blockscale.dialects.ggml_minimum import with_zero_points, zero_point_schemes
 from blockscale.errors import InputError
 from blockscale.packing import pack_codes
 from blockscale.recode import NotExact, difference, is_renaming, pick_exact, recode, recode_exactly
@@ -305,3 +306,30 @@ def test_whole_minimums_become_zero_points_and_back(name: str) -> None:
         assert back.tensor.packed.tobytes() == w.packed.tobytes()
         assert back.tensor.row_offsets is not None
         assert back.tensor.row_offsets.tobytes() == minimums.tobytes()
+
+
+def test_minimums_of_partial_blocks_and_other_axes() -> None:
+    """Own layouts hold them; they are quantized again, and the reason says so."""
+    across = replace(tensor(Q["Q4_1"], (40, 64)), grid=BlockGrid((64, 40), 0, 32))
+    for w in (tensor(Q["Q4_1"], (3, 40)), across):
+        found = recode(w, uint4())
+        assert not found.exact
+        assert "whole blocks" in found.reason
+        assert found.tensor.shape == w.shape
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q5_1"])
+def test_the_quick_look_at_minimums_refuses_nothing_exact(name: str) -> None:
+    """Whatever `with_zero_points` makes exact passes the look at the scales."""
+    r = np.random.default_rng(8)
+    for seed in range(40):
+        w = tensor(Q[name], (1, 32), high=15 if name == "Q4_1" else 31, seed=seed)
+        if seed % 2:  # a minimum that is a fraction of the scale
+            k, steps = int(r.integers(1, 18)), int(r.integers(-40, 40))
+            w = replace(w, row_offsets=(w.row_scales.astype(np.float64) * steps / k).astype(np.float16))
+        if seed % 5 == 0:  # one value
+            w = replace(w, packed=np.full_like(w.packed, 0x33 if name == "Q4_1" else 3))
+        for target in zero_point_schemes(w.scheme):
+            exact = with_zero_points(w, target).largest_error == 0
+            if exact:
+                assert_same_values(w, recode_exactly(w, target))

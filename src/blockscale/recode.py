@@ -24,6 +24,7 @@ from .recode_steps import (
     fitting_zero_points,
     from_minimum,
     from_mx,
+    has_fit,
     other_scale,
     same_numbers,
     signedness,
@@ -90,7 +91,7 @@ def recode(
     except NotExact as error:
         reason = str(error)
     new = None
-    if w.scheme.offset == "minimum" and target in zero_point_schemes(w.scheme):
+    if has_fit(w) and target in zero_point_schemes(w.scheme):
         new = with_zero_points(w, target).tensor
     if new is None or not stores_zero_points(new, zero_points):
         new = quantize(w.dequantize(), target, axis=w.axis, rule=rule)

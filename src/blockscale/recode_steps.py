@@ -57,14 +57,46 @@ def from_minimum(w: BlockTensor, target: Scheme) -> BlockTensor:
         return w
     forms = zero_point_schemes(w.scheme)
     wanted = next((s for s in forms if same_numbers(s, target)), forms[0])
+    if not has_fit(w):
+        raise NotExact("minimums become zero points in whole blocks along the last dimension only")
     if target.offset == "minimum":
         raise NotExact(f"{w.scheme.name} adds a minimum per block, {target.name} does not")
+    lost = _uneven_minimums(w, wanted)
+    if lost:
+        raise NotExact(f"the minimum is no multiple of the scale in {lost} of {w.grid.n_blocks} blocks")
     found = with_zero_points(w, wanted)
     if found.largest_error:
         blocks = w.grid.n_blocks - found.exact_blocks
         raise NotExact(f"the minimum is no multiple of the scale in {blocks} of {w.grid.n_blocks} blocks")
     _check_zeros(w, found.tensor)
     return found.tensor
+
+
+def has_fit(w: BlockTensor) -> bool:
+    """Whether `with_zero_points` takes the tensor."""
+    whole = not w.grid.has_partial_blocks and w.grid.axis == len(w.grid.shape) - 1
+    return w.scheme.offset == "minimum" and whole
+
+
+def _uneven_minimums(w: BlockTensor, wanted: Scheme) -> int:
+    """How many blocks surely have a minimum that is no multiple of their scale; a quick look at scales alone.
+
+    Eight-bit codes may be up to 17 times as fine, so that fractions of the scale will do as well. Blocks of
+    one value need no multiple.
+    """
+    if w.row_offsets is None:
+        return 0
+    finest = {(4, 4): 1, (4, 8): 17, (8, 8): 8}.get((w.scheme.element.bits, wanted.element.bits), 17)
+    scales, minimums = (a.reshape(-1).astype(np.float64) for a in (w.row_scales, w.row_offsets))
+    steps = minimums / scales
+    away = np.full(steps.shape, np.inf)
+    for k in range(1, finest + 1):
+        np.minimum(away, np.abs(k * steps - np.rint(k * steps)) / k, out=away)
+    uneven = np.flatnonzero(away > 1e-5 * (np.abs(steps) + 32))
+    if not uneven.size:
+        return 0
+    codes = w.packed.reshape(w.grid.n_blocks, -1)[uneven]
+    return int(np.count_nonzero((codes != codes[:, :1]).any(axis=1)))
 
 
 def to_minimum(w: BlockTensor, target: Scheme) -> BlockTensor:
