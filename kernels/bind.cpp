@@ -7,14 +7,10 @@
 #include <optional>
 #include <stdexcept>
 
-#include "table.h"
+#include "dispatch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
-
-namespace blockscale {
-extern const KernelTable table_baseline;
-}
 
 namespace {
 using namespace blockscale;
@@ -29,6 +25,17 @@ int64_t item_size(int32_t type) { return type == kFloat64 ? 8 : type == kFloat32
 
 void need(bool ok, const char* what) {
   if (!ok) throw std::invalid_argument(what);
+}
+
+const Variants& variants() {
+  static const Variants found = available_variants();
+  return found;
+}
+
+// The kernels of one instruction set: an index into `isas`.
+const KernelTable& table(int32_t isa) {
+  need(isa >= 0 && isa < variants().count, "isa");
+  return *variants().table[isa];
 }
 
 struct Extent {
@@ -61,7 +68,7 @@ AffineSpec affine_spec(nb::tuple t) {
           nb::cast<int32_t>(t[4]), nb::cast<int32_t>(t[5]), nb::cast<int32_t>(t[6]), nb::cast<int32_t>(t[7])};
 }
 
-bool quantize_mx(In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple, Out packed, Out scales,
+bool quantize_mx(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple, Out packed, Out scales,
                  Events events) {
   const Extent e = extent(size);
   const MxSpec spec = mx_spec(spec_tuple);
@@ -70,11 +77,12 @@ bool quantize_mx(In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple,
   need(static_cast<int64_t>(scales.size()) == e.blocks(), "size of scales");
   need(events.size() == kEventCount, "size of events");
   const Rows rows{x.data(), input_type, e.row_begin, e.row_end, e.length, e.block_size};
+  const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
-  return table_baseline.quantize_mx(rows, spec, packed.data(), e.row_bytes, scales.data(), events.data());
+  return kernels.quantize_mx(rows, spec, packed.data(), e.row_bytes, scales.data(), events.data());
 }
 
-bool quantize_affine(In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple,
+bool quantize_affine(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple,
                      std::optional<Doubles> importance, Out packed, Out scales, std::optional<Out> offsets,
                      Events events) {
   const Extent e = extent(size);
@@ -88,13 +96,14 @@ bool quantize_affine(In x, int32_t input_type, nb::tuple size, nb::tuple spec_tu
   need(offsets.has_value() == (spec.offset != 0), "offsets");
   need(!offsets || static_cast<int64_t>(offsets->size()) == e.blocks() * offset_size, "size of offsets");
   const Rows rows{x.data(), input_type, e.row_begin, e.row_end, e.length, e.block_size};
+  const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
-  return table_baseline.quantize_affine(rows, spec, importance ? importance->data() : nullptr, packed.data(),
+  return kernels.quantize_affine(rows, spec, importance ? importance->data() : nullptr, packed.data(),
                                         e.row_bytes, scales.data(), offsets ? offsets->data() : nullptr,
                                         events.data());
 }
 
-int64_t dequantize(In packed, In scales, std::optional<In> offsets, nb::tuple size, nb::tuple spec_tuple,
+int64_t dequantize(int32_t isa, In packed, In scales, std::optional<In> offsets, nb::tuple size, nb::tuple spec_tuple,
                    Floats values, Out out) {
   const Extent e = extent(size);
   need(spec_tuple.size() == 5, "a decoding specification has five entries");
@@ -109,26 +118,35 @@ int64_t dequantize(In packed, In scales, std::optional<In> offsets, nb::tuple si
   need(offsets.has_value() == (spec.offset != 0), "offsets");
   need(!offsets || static_cast<int64_t>(offsets->size()) == e.blocks() * offset_size, "size of offsets");
   need(static_cast<int64_t>(out.size()) == e.rows * e.length * item_size(spec.output_type), "size of out");
+  const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
-  return table_baseline.dequantize(spec, packed.data(), e.row_bytes, scales.data(),
+  return kernels.dequantize(spec, packed.data(), e.row_bytes, scales.data(),
                                    offsets ? offsets->data() : nullptr, e.row_begin, e.row_end, e.length,
                                    e.block_size, out.data());
 }
 
-int32_t choose_scale_mse(Doubles x, nb::tuple spec_tuple, int32_t span, int32_t headroom) {
-  return table_baseline.choose_scale_mse(x.data(), static_cast<int64_t>(x.size()), mx_spec(spec_tuple), span,
+int32_t choose_scale_mse(int32_t isa, Doubles x, nb::tuple spec_tuple, int32_t span, int32_t headroom) {
+  return table(isa).choose_scale_mse(x.data(), static_cast<int64_t>(x.size()), mx_spec(spec_tuple), span,
                                          headroom);
 }
 
 }  // namespace
 
 NB_MODULE(_kernels, m) {
-  m.attr("isa") = blockscale::table_baseline.isa;
-  m.def("quantize_mx", &quantize_mx, "x"_a, "input_type"_a, "size"_a, "spec"_a, "packed"_a, "scales"_a,
+  nb::list isas;
+  for (int i = 0; i < variants().count; ++i) isas.append(variants().table[i]->isa);
+  m.attr("isas") = nb::tuple(isas);
+#ifdef __clang__
+  m.attr("compiler") = __VERSION__;
+#else
+  m.attr("compiler") = "gcc " __VERSION__;
+#endif
+  m.attr("flags") = BLOCKSCALE_FLAGS;
+  m.def("quantize_mx", &quantize_mx, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a, "packed"_a, "scales"_a,
         "events"_a);
-  m.def("quantize_affine", &quantize_affine, "x"_a, "input_type"_a, "size"_a, "spec"_a,
+  m.def("quantize_affine", &quantize_affine, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a,
         "importance"_a.none(), "packed"_a, "scales"_a, "offsets"_a.none(), "events"_a);
-  m.def("dequantize", &dequantize, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a, "values"_a,
+  m.def("dequantize", &dequantize, "isa"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a, "values"_a,
         "out"_a);
-  m.def("choose_scale_mse", &choose_scale_mse, "x"_a, "spec"_a, "span"_a, "headroom"_a);
+  m.def("choose_scale_mse", &choose_scale_mse, "isa"_a, "x"_a, "spec"_a, "span"_a, "headroom"_a);
 }

@@ -28,7 +28,7 @@ from blockscale.rules import RULES
 from blockscale.schemes import SCHEMES
 
 RNG = np.random.default_rng(7)
-VERBS = ("quantize", "inspect", "compare", "verify", "schemes", "completion")
+VERBS = ("quantize", "inspect", "compare", "verify", "schemes", "info", "completion")
 
 
 def run(*args: object, width: int = 100) -> Result:
@@ -590,3 +590,26 @@ def test_all_keys_are_documented(model: Path, quantized: Path) -> None:
 
     missing = {key for document in documents for key in keys(document) if f"`{key}`" not in text}
     assert not missing
+
+
+# ---------------------------------------------------------------- info
+
+
+def test_info_names_the_instruction_sets() -> None:
+    found = run_json("info")
+    assert found["isa"] in found["isas"]
+    assert found["isas"][0] == "baseline"
+    assert "-ffp-contract=off" in found["compiler"]
+    assert found["isa"] in run("info").output
+
+
+@pytest.mark.parametrize("name", ["baseline", "avx1024"])
+def test_the_environment_forces_an_instruction_set(name: str) -> None:
+    done = spawn("info", "--json", env={**os.environ, "BLOCKSCALE_ISA": name})
+    out, err = done.communicate()
+    if name == "baseline":
+        assert json.loads(out)["isa"] == name
+    else:
+        assert done.returncode == 2
+        assert "BLOCKSCALE_ISA='avx1024'" in err
+        assert "baseline" in err

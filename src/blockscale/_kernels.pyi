@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-isa: str
+isas: tuple[str, ...]
+compiler: str
+flags: str
 
 def quantize_mx(
+    isa: int,
     x: NDArray[np.uint8],
     input_type: int,
     size: tuple[int, ...],
@@ -17,6 +20,7 @@ def quantize_mx(
     events: NDArray[np.int64],
 ) -> bool: ...
 def quantize_affine(
+    isa: int,
     x: NDArray[np.uint8],
     input_type: int,
     size: tuple[int, ...],
@@ -28,6 +32,7 @@ def quantize_affine(
     events: NDArray[np.int64],
 ) -> bool: ...
 def dequantize(
+    isa: int,
     packed: NDArray[np.uint8],
     scales: NDArray[np.uint8],
     offsets: NDArray[np.uint8] | None,
@@ -36,4 +41,6 @@ def dequantize(
     values: NDArray[np.float32],
     out: NDArray[np.uint8],
 ) -> int: ...
-def choose_scale_mse(x: NDArray[np.float64], spec: tuple[Any, ...], span: int, headroom: int) -> int: ...
+def choose_scale_mse(
+    isa: int, x: NDArray[np.float64], spec: tuple[Any, ...], span: int, headroom: int
+) -> int: ...

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from . import _kernels
 from .blocks import BlockGrid
 from .elements import ELEMENTS
+from .errors import InputError
 from .rules import Rule
 from .schemes import Scheme
 
@@ -38,6 +40,10 @@ EVENTS = (
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 _AFFINE_RULES = {"absmax": 0, "minmax": 1, "ggml": 2, "optimal": 3}
 _NEVER = 2.0  # a significand lies in [1, 2): this threshold is never passed
+ISAS: tuple[str, ...] = _kernels.isas
+"""Instruction sets that this build has and this machine runs, slowest first."""
+ISA_VARIABLE = "BLOCKSCALE_ISA"
+COMPILER = f"{_kernels.compiler} {_kernels.flags}"
 # Below this many elements a thread costs more than it saves.
 _ELEMENTS_PER_THREAD = 1 << 16
 
@@ -59,6 +65,29 @@ def thread_count(threads: int | None) -> int:
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
+
+
+@cache
+def chosen_isa() -> int:
+    """The instruction set to use, an index into ISAS: the last, or what BLOCKSCALE_ISA names.
+
+    Read once, when the first kernel runs: not at import, so that a wrong name is an error like any other.
+
+    Raises:
+        InputError: BLOCKSCALE_ISA names what this build or machine does not have.
+    """
+    name = os.environ.get(ISA_VARIABLE, "")
+    if not name:
+        return len(ISAS) - 1
+    if name not in ISAS:
+        raise InputError(
+            f"{ISA_VARIABLE}={name!r}: no such instruction set here",
+            found=name,
+            field=ISA_VARIABLE,
+            rule=f"one of {', '.join(ISAS)}: what this build has and this processor runs",
+            hint=f"unset {ISA_VARIABLE}; results are the same with each of them",
+        )
+    return ISAS.index(name)
 
 
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
@@ -122,6 +151,7 @@ def quantize_rows(
     min_byte: int = 0,
     nan_block: bool = False,
     threads: int | None = None,
+    isa: int | None = None,
 ) -> QuantizedRows:
     """Quantize a contiguous matrix along its last axis.
 
@@ -133,6 +163,7 @@ def quantize_rows(
         min_byte: smallest E8M0 byte to use (MX).
         nan_block: whether blocks with non-finite values become NaN blocks (MX).
         threads: at most this many threads; None: all processors.
+        isa: index into ISAS; None: the chosen one. The result does not depend on it.
 
     Raises:
         MemoryError: no memory for the kernels' scratch space.
@@ -148,14 +179,25 @@ def quantize_rows(
     size = _regroup(grid, scheme, importance)
     spec = mx_spec(scheme, rule, min_byte, nan_block) if scheme.is_mx else affine_spec(scheme, rule)
 
+    kernels = chosen_isa() if isa is None else isa
+
     def run(begin: int, end: int) -> NDArray[np.int64]:
         events = np.zeros(len(EVENTS), np.int64)
         part = (*size[:3], begin, end, size[3])
         if scheme.is_mx:
-            done = _kernels.quantize_mx(flat[0], input_type, part, spec, flat[1], flat[2], events)
+            done = _kernels.quantize_mx(kernels, flat[0], input_type, part, spec, flat[1], flat[2], events)
         else:
             done = _kernels.quantize_affine(
-                flat[0], input_type, part, spec, importance, flat[1], flat[2], flat_offsets, events
+                kernels,
+                flat[0],
+                input_type,
+                part,
+                spec,
+                importance,
+                flat[1],
+                flat[2],
+                flat_offsets,
+                events,
             )
         if not done:
             raise MemoryError("no memory for the scratch space of a block")
@@ -174,6 +216,7 @@ def dequantize_matrix(
     offsets: NDArray[Any] | None,
     out: NDArray[Any],
     threads: int | None = None,
+    isa: int | None = None,
 ) -> int:
     """Decode canonical parts into `out`, contiguous `(rows, length)`, float32, float16 or bfloat16.
 
@@ -191,18 +234,22 @@ def dequantize_matrix(
     values = element.values * np.float32(2.0**scheme.value_exponent)
     flat = (as_bytes(packed), as_bytes(scales), None if offsets is None else as_bytes(offsets))
     size = _regroup(grid, scheme, None)
+    kernels = chosen_isa() if isa is None else isa
 
     def run(begin: int, end: int) -> int:
         part = (*size[:3], begin, end, size[3])
-        return _kernels.dequantize(*flat, part, spec, values, as_bytes(out))
+        return _kernels.dequantize(kernels, *flat, part, spec, values, as_bytes(out))
 
     return sum(_split(run, size[0], out.size, threads))
 
 
-def choose_scale_mse(x: NDArray[np.float64], scheme: Scheme, span: int, headroom: int) -> int:
+def choose_scale_mse(
+    x: NDArray[np.float64], scheme: Scheme, span: int, headroom: int, isa: int | None = None
+) -> int:
     """The byte of least squared error among `base - span .. base + headroom`, ties to the larger."""
     from_rules = Rule("mse", "mx", ("none",), "")
-    return _kernels.choose_scale_mse(x, mx_spec(scheme, from_rules, 0, False), span, headroom)
+    kernels = chosen_isa() if isa is None else isa
+    return _kernels.choose_scale_mse(kernels, x, mx_spec(scheme, from_rules, 0, False), span, headroom)
 
 
 def _empty_offsets(scheme: Scheme, shape: tuple[int, int]) -> NDArray[Any] | None:

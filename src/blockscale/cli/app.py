@@ -21,6 +21,7 @@ from ..version import __version__
 from .compare import compare
 from .completion import completion
 from .convert import convert
+from .info import info
 from .inspect import inspect
 from .output import warn
 from .quantize import quantize
@@ -64,7 +65,7 @@ def app() -> None:
     """Block-scaled tensors: quantize checkpoints, look into them, measure and verify them."""
 
 
-for verb in (quantize, convert, inspect, compare, verify, schemes, completion):
+for verb in (quantize, convert, inspect, compare, verify, schemes, info, completion):
     app.add_command(verb)
 
 
