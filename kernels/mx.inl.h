@@ -106,8 +106,8 @@ inline void mx_block(const MxSpec& spec, const double* x, int64_t n, uint8_t* co
   events[kZeroed] += zeroed;
 }
 
-bool quantize_mx(const Rows& rows, const MxSpec& spec, uint8_t* packed, int64_t row_bytes, uint8_t* scales,
-                 int64_t* events) {
+inline bool quantize_mx_plain(const Rows& rows, const MxSpec& spec, uint8_t* packed, int64_t row_bytes,
+                              uint8_t* scales, int64_t* events) {
   return for_each_block(rows, spec.bits, packed, row_bytes,
                         [&](const double* x, int64_t n, uint8_t* codes, int64_t block) {
                           mx_block(spec, x, n, codes, scales + block, events);

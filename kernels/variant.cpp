@@ -4,6 +4,9 @@
 // in two variants would be merged by the linker into one body, compiled for whichever processor.
 #include <stdlib.h>
 #include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "table.h"
 
@@ -11,11 +14,14 @@ namespace blockscale {
 namespace {
 
 #include "common.inl.h"
+#include "vector.inl.h"
 #include "mx.inl.h"
+#include "mx_fast.inl.h"
 #include "affine.inl.h"
 #include "optimal.inl.h"
 #include "affine_kernel.inl.h"
 #include "dequantize.inl.h"
+#include "dequantize_fast.inl.h"
 
 }  // namespace
 

@@ -1,0 +1,291 @@
+// Vectors as wide as the instruction set has them, from the compilers' vector types: the arithmetic is the
+// usual operators, lane by lane, so one text serves every instruction set. Intrinsics only where compilers
+// find nothing good: conversions, minimum and maximum, moves between lanes.
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+
+template <typename Vector, typename T>
+inline Vector load(const T* p) {
+  Vector v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <typename Vector, typename T>
+inline void store(T* p, Vector v) {
+  memcpy(p, &v, sizeof v);
+}
+
+inline Floats spread(float v) { return Floats{} + v; }
+inline Words spread(uint32_t v) { return Words{} + v; }
+inline Ints spread(int32_t v) { return Ints{} + v; }
+
+// All ones where a comparison holds: b ? x : y without a branch.
+inline Floats select(Ints mask, Floats x, Floats y) { return (Floats)(((Ints)x & mask) | ((Ints)y & ~mask)); }
+inline Words select(Ints mask, Words x, Words y) { return (x & (Words)mask) | (y & (Words)~mask); }
+
+// Bits of x where the constant has ones, of y elsewhere.
+inline Words merge(uint32_t mask, Words x, Words y) {
+#if defined(__AVX512F__)
+  return (Words)_mm512_ternarylogic_epi32((__m512i)spread(mask), (__m512i)x, (__m512i)y, 0xCA);
+#else
+  return (x & mask) | (y & ~mask);
+#endif
+}
+
+// y * factor + c, for products that are exact: fused or not, the bits are the same.
+inline Floats exact_product_plus(Floats y, float factor, float c) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_fmadd_ps((__m512)y, (__m512)spread(factor), (__m512)spread(c));
+#elif defined(__AVX2__)
+  return (Floats)_mm256_fmadd_ps((__m256)y, (__m256)spread(factor), (__m256)spread(c));
+#else
+  return y * factor + c;
+#endif
+}
+
+// As the processors define them: the second where one is NaN.
+#if defined(__AVX512F__)
+inline Floats minimum(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
+inline Floats maximum(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
+inline Ints maximum(Ints a, Ints b) { return (Ints)_mm512_max_epi32((__m512i)a, (__m512i)b); }
+inline Ints minimum(Ints a, Ints b) { return (Ints)_mm512_min_epi32((__m512i)a, (__m512i)b); }
+#elif defined(__AVX2__)
+inline Floats minimum(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
+inline Floats maximum(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)a, (__m256)b); }
+inline Ints maximum(Ints a, Ints b) { return (Ints)_mm256_max_epi32((__m256i)a, (__m256i)b); }
+inline Ints minimum(Ints a, Ints b) { return (Ints)_mm256_min_epi32((__m256i)a, (__m256i)b); }
+#else
+inline Floats minimum(Floats a, Floats b) { return select((Ints)(a < b), a, b); }
+inline Floats maximum(Floats a, Floats b) { return select((Ints)(a > b), a, b); }
+inline Ints maximum(Ints a, Ints b) { return (Ints)select(a > b, (Words)a, (Words)b); }
+inline Ints minimum(Ints a, Ints b) { return (Ints)select(a < b, (Words)a, (Words)b); }
+#endif
+
+// Truncated to integers; values beyond int32 give nonsense, not a trap.
+inline Ints truncate(Floats v) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_cvttps_epi32((__m512)v);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvttps_epi32((__m256)v);
+#else
+  return __builtin_convertvector(v, Ints);
+#endif
+}
+
+inline Floats to_floats(Ints v) { return __builtin_convertvector(v, Floats); }
+
+inline bool any(Ints mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask);
+#elif defined(__AVX2__)
+  return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+#else
+  return mask[0] | mask[1] | mask[2] | mask[3];
+#endif
+}
+
+// Bit i: lane i of a mask.
+inline uint32_t lane_bits(Ints mask) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)mask);
+#elif defined(__AVX2__)
+  return static_cast<uint32_t>(_mm256_movemask_ps((__m256)mask));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(mask[i] & 1) << i;
+  return bits;
+#endif
+}
+
+// Number of lanes that hold in all vectors added up: each added mask is 0 or -1.
+inline int64_t count_lanes(Ints minus) {
+  int64_t n = 0;
+  for (int i = 0; i < kLanes; ++i) n -= minus[i];
+  return n;
+}
+
+inline float sum_lanes(Floats v) {  // in any order: only for bounds, never for results
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float s = 0;
+  for (int i = 0; i < kLanes; ++i) s += v[i];
+  return s;
+#endif
+}
+
+// The low byte of each lane.
+inline void store_bytes(uint8_t* p, Words v) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)v));
+#elif defined(__AVX2__)
+  const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8,
+                                         12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+  const __m256i bytes = _mm256_shuffle_epi8((__m256i)v, order);
+  const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+  _mm_storel_epi64((__m128i*)p, both);
+#else
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint8_t>(v[i]);
+#endif
+}
+
+// The lanes of four vectors as bytes, in order; every lane is at most 255.
+inline void store_bytes4(uint8_t* p, const Words* v) {
+#if defined(__AVX512F__)
+  const __m512i low = _mm512_packus_epi32((__m512i)v[0], (__m512i)v[1]);
+  const __m512i high = _mm512_packus_epi32((__m512i)v[2], (__m512i)v[3]);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)));
+#elif defined(__AVX2__)
+  const __m256i low = _mm256_packus_epi32((__m256i)v[0], (__m256i)v[1]);
+  const __m256i high = _mm256_packus_epi32((__m256i)v[2], (__m256i)v[3]);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256((__m256i*)p, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order));
+#else
+  for (int i = 0; i < 4; ++i) store_bytes(p + i * kLanes, v[i]);
+#endif
+}
+
+// kLanes numbers of a 16-bit type, widened. Infinities and NaN stay what they are.
+inline Floats widen_half(const uint16_t* p) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__AVX2__)
+  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#else
+  Words h;
+  for (int i = 0; i < kLanes; ++i) h[i] = p[i];
+  const Words magnitude = h & 0x7FFFu;
+  const Words finite = (Words)((Floats)(magnitude << 13) * 0x1p112f);  // normalises subnormals too
+  const Words special = (magnitude << 13) | 0x7F800000u;
+  return (Floats)(select((Ints)(magnitude >= 0x7C00u), special, finite) | ((h & 0x8000u) << 16));
+#endif
+}
+
+inline Floats widen_bfloat16(const uint16_t* p) {
+#if defined(__AVX512F__)
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
+  return (Floats)_mm512_slli_epi32(wide, 16);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+#else
+  Words h;
+  for (int i = 0; i < kLanes; ++i) h[i] = p[i];
+  return (Floats)(h << 16);
+#endif
+}
+
+// Sixteen vectors to sixteen numbers: the largest lane of each (as signed integers).
+#if defined(__AVX512F__)
+inline void largest_lanes(const Ints* v, int32_t* out) {
+  __m512i quads[4];
+  for (int i = 0; i < 4; ++i) {  // lanes of quads[i]: vectors 4i .. 4i + 3, four times
+    const __m512i a = (__m512i)v[4 * i], b = (__m512i)v[4 * i + 1], c = (__m512i)v[4 * i + 2],
+                  d = (__m512i)v[4 * i + 3];
+    const __m512i ab = _mm512_max_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    const __m512i cd = _mm512_max_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    quads[i] = _mm512_max_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  }
+  __m512i half[2];
+  for (int i = 0; i < 2; ++i)
+    half[i] = _mm512_max_epi32(_mm512_shuffle_i32x4(quads[2 * i], quads[2 * i + 1], 0x44),
+                               _mm512_shuffle_i32x4(quads[2 * i], quads[2 * i + 1], 0xEE));
+  _mm512_storeu_si512(out, _mm512_max_epi32(_mm512_shuffle_i32x4(half[0], half[1], 0x88),
+                                            _mm512_shuffle_i32x4(half[0], half[1], 0xDD)));
+}
+#elif defined(__AVX2__)
+inline void largest_lanes(const Ints* v, int32_t* out) {
+  __m256i quads[4];
+  for (int i = 0; i < 4; ++i) {
+    const __m256i a = (__m256i)v[4 * i], b = (__m256i)v[4 * i + 1], c = (__m256i)v[4 * i + 2],
+                  d = (__m256i)v[4 * i + 3];
+    const __m256i ab = _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    const __m256i cd = _mm256_max_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    quads[i] = _mm256_max_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+  }
+  for (int i = 0; i < 2; ++i)
+    _mm256_storeu_si256((__m256i*)(out + 8 * i),
+                        _mm256_max_epi32(_mm256_permute2x128_si256(quads[2 * i], quads[2 * i + 1], 0x20),
+                                         _mm256_permute2x128_si256(quads[2 * i], quads[2 * i + 1], 0x31)));
+}
+#else
+inline void largest_lanes(const Ints* v, int32_t* out) {
+  for (int i = 0; i < 16; ++i) {
+    int32_t top = v[i][0];
+    for (int j = 1; j < kLanes; ++j) top = v[i][j] > top ? v[i][j] : top;
+    out[i] = top;
+  }
+}
+#endif
+
+// Whether a code of four bits, a byte each, has the magnitude 1 or 3; n is a multiple of 16.
+inline bool has_code_1_or_3(const uint8_t* codes, int64_t n) {
+  constexpr uint64_t kOnes = 0x0101010101010101ull;
+  uint64_t found = 0;
+  for (int64_t i = 0; i < n; i += 8) {
+    uint64_t w;
+    memcpy(&w, codes + i, 8);
+    w = (w & 5 * kOnes) ^ kOnes;               // a zero byte where the code is 1 or 3
+    found |= (w - kOnes) & ~w & 0x80 * kOnes;  // a zero byte gives its high bit
+  }
+  return found;
+}
+
+// Sixteen codes of four bits, a byte each, to eight bytes, the first code of a pair low.
+inline uint64_t join_nibbles(const uint8_t* codes) {
+  uint64_t w[2];
+  memcpy(w, codes, 16);
+  for (uint64_t& v : w) {
+    v = (v | v >> 4) & 0x00FF00FF00FF00FFull;
+    v = (v | v >> 8) & 0x0000FFFF0000FFFFull;
+    v = (v | v >> 16) & 0xFFFFFFFFull;
+  }
+  return w[0] | w[1] << 32;
+}
+
+// Packs codes of four bits; n is a multiple of 16 and the high bits are zero.
+inline void pack_nibbles(const uint8_t* codes, int64_t n, uint8_t* out) {
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  const __m512i weight = _mm512_set1_epi16(0x1001);  // low + 16 * high
+  for (; i + 64 <= n; i += 64) {
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_loadu_si512(codes + i), weight);
+    _mm256_storeu_si256((__m256i*)(out + i / 2), _mm512_cvtepi16_epi8(pairs));
+  }
+#elif defined(__AVX2__)
+  const __m256i weight = _mm256_set1_epi16(0x1001);
+  for (; i + 32 <= n; i += 32) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_loadu_si256((const __m256i*)(codes + i)), weight);
+    const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(pairs, pairs), 0x08);
+    _mm_storeu_si128((__m128i*)(out + i / 2), _mm256_castsi256_si128(bytes));
+  }
+#endif
+  for (; i < n; i += 16) {
+    const uint64_t word = join_nibbles(codes + i);
+    memcpy(out + i / 2, &word, 8);
+  }
+}
+
+// Packs codes of six bits, four to three bytes; n is a multiple of 16 and the high bits are zero.
+inline void pack_sixes(const uint8_t* codes, int64_t n, uint8_t* out) {
+  for (int64_t i = 0; i < n; i += 8) {
+    uint64_t w;
+    memcpy(&w, codes + i, 8);
+    w = (w & 0x00FF00FF00FF00FFull) | (w >> 2 & 0x0FC00FC00FC00FC0ull);
+    w = (w & 0x00000FFF00000FFFull) | (w >> 4 & 0x00FFF00000FFF000ull);
+    w = (w & 0x0000000000FFFFFFull) | (w >> 8 & 0x0000FFFFFF000000ull);
+    memcpy(out, &w, 6);
+    out += 6;
+  }
+}
