@@ -2,6 +2,7 @@
 // and copied out, past the caches where the output is large. Values are those of decode_block.
 
 constexpr int64_t kPiece = 4096;             // values at a time: whole blocks, or a part of one
+constexpr int64_t kPieceBlocks = kPiece / 16;
 constexpr int64_t kStreamBytes = 1 << 22;    // output from this size on is not read back from cache soon
 constexpr int32_t kExactShift = 1 << 22;     // code - zero point is exact in float32 below
 
@@ -25,46 +26,68 @@ inline Decoder make_decoder(const DecodeSpec& spec) {
   return d;
 }
 
-// Parameters of one block: value = scale * (v - shift) + add.
-struct BlockScale {
-  float scale = 1, shift = 0, add = 0;
-  bool exact = true;  // shift and the difference are exact in float32
+// Parameters of the blocks of a piece: value = scale * (v - shift) + add.
+struct BlockScales {
+  float scale[kPieceBlocks + 16], shift[kPieceBlocks + 16], add[kPieceBlocks + 16];
 };
 
-inline BlockScale block_scale(const DecodeSpec& spec, const void* scales, const void* offsets, int64_t block) {
-  BlockScale b;
-  if (spec.family == 0) {
-    b.scale = e8m0_value(static_cast<const uint8_t*>(scales)[block]);
-    return b;
+inline void load_scales(int32_t type, const void* from, int64_t at, int64_t n, float* out) {
+  if (type == kFloat32) {
+    memcpy(out, static_cast<const float*>(from) + at, static_cast<size_t>(n) * 4);
+    return;
   }
-  b.scale = load_scale(spec.scale_type, scales, block);
-  if (spec.offset == 1) {
-    const int32_t z = static_cast<const int32_t*>(offsets)[block];
-    b.exact = z < kExactShift && z > -kExactShift;
-    b.shift = static_cast<float>(z);
+  const uint16_t* p = static_cast<const uint16_t*>(from) + at;
+  int64_t i = 0;
+  if (type == kFloat16) {
+    for (; i + kLanes <= n; i += kLanes) store(out + i, widen_half(p + i));
+    for (; i < n; ++i) out[i] = half_to_float(p[i]);
+  } else {
+    for (; i < n; ++i) out[i] = float_of(static_cast<uint32_t>(p[i]) << 16);
   }
-  if (spec.offset == 2) b.add = load_scale(spec.scale_type, offsets, block);
-  return b;
 }
 
-// The four arithmetics, as decode_block has them. `-0 + 0` would lose a sign: nothing is added without need.
-inline Floats apply_scale(const DecodeSpec& spec, const BlockScale& b, Floats v) {
-  if (spec.offset == 1) v = v - b.shift;
-  v = v * b.scale;
-  return spec.offset == 2 ? v + b.add : v;
+// Parameters of n blocks from block `at` on; false if a zero point is so large that float32 is not exact.
+inline bool load_blocks(const DecodeSpec& spec, const void* scales, const void* offsets, int64_t at, int64_t n,
+                        BlockScales* out) {
+  if (spec.family == 0) {
+    const uint8_t* p = static_cast<const uint8_t*>(scales) + at;
+    for (int64_t i = 0; i < n; ++i) {
+      uint32_t u = static_cast<uint32_t>(p[i]) << 23;
+      u = p[i] == 0 ? 0x00400000u : u;  // 2**-127
+      out->scale[i] = float_of(p[i] == 255 ? 0x7FC00000u : u);
+    }
+    return true;
+  }
+  load_scales(spec.scale_type, scales, at, n, out->scale);
+  if (spec.offset == 2) load_scales(spec.scale_type, offsets, at, n, out->add);
+  if (spec.offset != 1) return true;
+  const int32_t* z = static_cast<const int32_t*>(offsets) + at;
+  int32_t far = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    out->shift[i] = static_cast<float>(z[i]);
+    far |= z[i] >= kExactShift || z[i] <= -kExactShift;
+  }
+  return !far;
+}
+
+// The arithmetics of decode_block. `-0 + 0` would lose a sign: nothing is added without need.
+template <int kOffset>
+inline Floats apply_scale(const BlockScales& blocks, int64_t b, Floats v) {
+  if (kOffset == 1) v = v - blocks.shift[b];
+  v = v * blocks.scale[b];
+  return kOffset == 2 ? v + blocks.add[b] : v;
 }
 
 // n codes of four bits through a table of sixteen values.
-inline void look_up_16(const float* table, const uint8_t* packed, int64_t n, float* out) {
+inline void look_up_16(const Floats* table, const uint8_t* packed, int64_t n, float* out) {
 #if defined(__AVX512F__)
-  const __m512 values = _mm512_loadu_ps(table);
   for (int64_t i = 0; i < n; i += 16) {  // only the low four bits of an index count
     const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i*)(packed + i / 2)));
     const __m512i index = _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28));
-    _mm512_storeu_ps(out + i, _mm512_permutexvar_ps(index, values));
+    _mm512_storeu_ps(out + i, _mm512_permutexvar_ps(index, (__m512)table[0]));
   }
 #elif defined(__AVX2__)
-  const __m256 low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
+  const __m256 low = (__m256)table[0], high = (__m256)table[1];
   for (int64_t i = 0; i < n; i += 8) {
     int32_t word;
     memcpy(&word, packed + i / 2, 4);
@@ -74,91 +97,125 @@ inline void look_up_16(const float* table, const uint8_t* packed, int64_t n, flo
     _mm256_storeu_ps(out + i, _mm256_blendv_ps(a, b, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
   }
 #else
+  float values[16];
+  for (int i = 0; i < 16 / kLanes; ++i) store(values + i * kLanes, table[i]);
   for (int64_t i = 0; i < n; i += 2) {
-    out[i] = table[packed[i / 2] & 15];
-    out[i + 1] = table[packed[i / 2] >> 4];
+    out[i] = values[packed[i / 2] & 15];
+    out[i + 1] = values[packed[i / 2] >> 4];
   }
 #endif
 }
 
-// kLanes codes of eight bits as numbers.
-inline Floats code_numbers(const uint8_t* codes, bool is_signed) {
+// kLanes codes of eight bits.
+inline Words load_eights(const uint8_t* codes) {
 #if defined(__AVX512F__)
-  const __m128i bytes = _mm_loadu_si128((const __m128i*)codes);
-  return to_floats((Ints)(is_signed ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes)));
+  return (Words)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)codes));
 #elif defined(__AVX2__)
-  const __m128i bytes = _mm_loadl_epi64((const __m128i*)codes);
-  return to_floats((Ints)(is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes)));
+  return (Words)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)codes));
 #else
-  Ints v;
-  for (int i = 0; i < kLanes; ++i) v[i] = is_signed ? static_cast<int8_t>(codes[i]) : codes[i];
-  return to_floats(v);
-#endif
-}
-
-// kLanes codes, a byte each, through the table of the scheme.
-inline Floats look_up(const Decoder& d, const uint8_t* codes) {
-  const float* values = d.spec->values;
-#if defined(__AVX512F__)
-  const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)codes));
-  if (!d.mirrored) return (Floats)_mm512_i32gather_ps(code, values, 4);
-  // Thirty-two magnitudes at a time; an index counts modulo 32.
-  __m512 found = _mm512_permutex2var_ps(_mm512_loadu_ps(values), code, _mm512_loadu_ps(values + 16));
-  for (int base = 32; base < 1 << (d.spec->bits - 1); base += 32) {
-    const __m512 next =
-        _mm512_permutex2var_ps(_mm512_loadu_ps(values + base), code, _mm512_loadu_ps(values + base + 16));
-    const __m512i row = _mm512_and_si512(code, _mm512_set1_epi32(0x60));
-    found = _mm512_mask_mov_ps(found, _mm512_cmpeq_epi32_mask(row, _mm512_set1_epi32(base)), next);
-  }
-  const __m512i sign = _mm512_slli_epi32(code, static_cast<unsigned>(32 - d.spec->bits));
-  return (Floats)merge(0x80000000u, (Words)sign, (Words)found);
-#elif defined(__AVX2__)
-  const __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)codes));
-  return (Floats)_mm256_i32gather_ps(values, code, 4);
-#else
-  Floats v;
-  for (int i = 0; i < kLanes; ++i) v[i] = values[codes[i]];
+  Words v;
+  for (int i = 0; i < kLanes; ++i) v[i] = codes[i];
   return v;
 #endif
 }
 
-// n codes of six bits, a byte each; n is a multiple of 16.
-inline void unpack_sixes(const uint8_t* packed, int64_t n, uint8_t* codes) {
-  for (int64_t i = 0; i < n; i += 8) {
-    uint64_t w = 0;
-    memcpy(&w, packed + i / 4 * 3, 6);
-    w = (w & 0xFFFFFFull) | (w << 8 & 0x00FFFFFF00000000ull);
-    w = (w & 0x00000FFF00000FFFull) | (w << 4 & 0x0FFF00000FFF0000ull);
-    w = (w & 0x003F003F003F003Full) | (w << 2 & 0x3F003F003F003F00ull);
-    memcpy(codes + i, &w, 8);
+// kLanes codes of six bits; code i begins at bit 6i.
+inline Words load_sixes(const uint8_t* packed) {
+#if defined(__AVX512F__)
+  const __m512i from = _mm512_setr_epi32(0x0100, 0x0100, 0x0201, 0x0302, 0x0403, 0x0403, 0x0504, 0x0605, 0x0706,
+                                         0x0706, 0x0807, 0x0908, 0x0A09, 0x0A09, 0x0B0A, 0x0C0B);
+  const __m512i shift = _mm512_setr_epi32(0, 6, 4, 2, 0, 6, 4, 2, 0, 6, 4, 2, 0, 6, 4, 2);
+  const __m512i bytes = _mm512_castsi128_si512(_mm_maskz_loadu_epi8(0xFFF, packed));
+  const __m512i pairs = _mm512_maskz_permutexvar_epi8(0x3333333333333333ull, from, bytes);
+  return (Words)_mm512_and_si512(_mm512_srlv_epi32(pairs, shift), _mm512_set1_epi32(63));
+#elif defined(__AVX2__)
+  int64_t word = 0;
+  memcpy(&word, packed, 6);
+  const __m256i from =
+      _mm256_setr_epi8(0, 1, -1, -1, 0, 1, -1, -1, 1, 2, -1, -1, 2, 3, -1, -1, 3, 4, -1, -1, 3, 4, -1, -1, 4, 5, -1,
+                       -1, 5, 6, -1, -1);
+  const __m256i pairs = _mm256_shuffle_epi8(_mm256_set1_epi64x(word), from);
+  const __m256i shift = _mm256_setr_epi32(0, 6, 4, 2, 0, 6, 4, 2);
+  return (Words)_mm256_and_si256(_mm256_srlv_epi32(pairs, shift), _mm256_set1_epi32(63));
+#else
+  const uint32_t w = packed[0] | packed[1] << 8 | packed[2] << 16;
+  return Words{w & 63, w >> 6 & 63, w >> 12 & 63, w >> 18};
+#endif
+}
+
+// kLanes values through the table of the scheme.
+inline Floats look_up(const Decoder& d, Words code) {
+  const float* values = d.spec->values;
+#if defined(__AVX512F__)
+  const __m512i index = (__m512i)code;
+  if (!d.mirrored) return (Floats)_mm512_i32gather_ps(index, values, 4);
+  // Thirty-two magnitudes at a time; an index counts modulo 32.
+  __m512 found = _mm512_permutex2var_ps(_mm512_loadu_ps(values), index, _mm512_loadu_ps(values + 16));
+  if (d.spec->bits == 8) {
+    __m512 row[3];
+    for (int i = 0; i < 3; ++i)
+      row[i] = _mm512_permutex2var_ps(_mm512_loadu_ps(values + 32 * i + 32), index,
+                                      _mm512_loadu_ps(values + 32 * i + 48));
+    const __mmask16 odd = _mm512_test_epi32_mask(index, _mm512_set1_epi32(32));
+    const __mmask16 upper = _mm512_test_epi32_mask(index, _mm512_set1_epi32(64));
+    found = _mm512_mask_mov_ps(found, odd, row[0]);
+    found = _mm512_mask_mov_ps(found, upper, _mm512_mask_mov_ps(row[1], odd, row[2]));
+  }
+  const __m512i sign = _mm512_slli_epi32(index, static_cast<unsigned>(32 - d.spec->bits));
+  return (Floats)merge(0x80000000u, (Words)sign, (Words)found);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_i32gather_ps(values, (__m256i)code, 4);
+#else
+  Floats v;
+  for (int i = 0; i < kLanes; ++i) v[i] = values[code[i]];
+  return v;
+#endif
+}
+
+inline Floats code_numbers(const Decoder& d, Words code) {
+  const Ints plain = (Ints)code, wrapped = (Ints)(code << 24) >> 24;
+  return to_floats(d.is_signed ? wrapped : plain) * d.unit;
+}
+
+enum CodeKind { kNibbles, kSixes, kNumbers, kEights };
+
+// Blocks of `size` values, a multiple of 16.
+template <CodeKind kKind, int kOffset>
+inline void decode_blocks(const Decoder& d, const BlockScales& blocks, const uint8_t* packed, int64_t n,
+                          int64_t size, float* out) {
+  const int64_t bytes = packed_bytes(size, d.spec->bits);
+  for (int64_t b = 0; b < n; ++b, packed += bytes, out += size) {
+    if (kKind == kNibbles) {
+      Floats table[16 / kLanes];
+      for (int i = 0; i < 16 / kLanes; ++i)
+        table[i] = apply_scale<kOffset>(blocks, b, load<Floats>(d.spec->values + i * kLanes));
+      look_up_16(table, packed, size, out);
+      continue;
+    }
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const Words code = kKind == kSixes ? load_sixes(packed + i / 4 * 3) : load_eights(packed + i);
+      const Floats v = kKind == kNumbers ? code_numbers(d, code) : look_up(d, code);
+      store(out + i, apply_scale<kOffset>(blocks, b, v));
+    }
   }
 }
 
-// A block, or a part of one: n values, a multiple of 16.
-inline void decode_fast(const Decoder& d, const BlockScale& b, const uint8_t* packed, int64_t n, float* out) {
-  const DecodeSpec& spec = *d.spec;
-  if (spec.bits == 4) {
-    float table[16];
-    for (int i = 0; i < 16; i += kLanes)
-      store(table + i, apply_scale(spec, b, load<Floats>(spec.values + i)));
-    look_up_16(table, packed, n, out);
-    return;
-  }
-  uint8_t room[256];
-  const uint8_t* codes = packed;
-  for (int64_t begin = 0; begin < n; begin += 256) {
-    const int64_t m = begin + 256 < n ? 256 : n - begin;
-    if (spec.bits == 6) {
-      unpack_sixes(packed + begin / 4 * 3, m, room);
-      codes = room - begin;
-    }
-    if (d.linear)
-      for (int64_t i = begin; i < begin + m; i += kLanes)
-        store(out + i, apply_scale(spec, b, code_numbers(codes + i, d.is_signed) * d.unit));
-    else
-      for (int64_t i = begin; i < begin + m; i += kLanes)
-        store(out + i, apply_scale(spec, b, look_up(d, codes + i)));
-  }
+template <CodeKind kKind>
+inline void decode_kind(const Decoder& d, const BlockScales& blocks, const uint8_t* packed, int64_t n, int64_t size,
+                        float* out) {
+  auto* run = d.spec->offset == 0   ? decode_blocks<kKind, 0>
+              : d.spec->offset == 1 ? decode_blocks<kKind, 1>
+                                    : decode_blocks<kKind, 2>;
+  run(d, blocks, packed, n, size, out);
+}
+
+inline void decode_fast(const Decoder& d, const BlockScales& blocks, const uint8_t* packed, int64_t n, int64_t size,
+                        float* out) {
+  auto* run = d.spec->bits == 4   ? decode_kind<kNibbles>
+              : d.spec->bits == 6 ? decode_kind<kSixes>
+              : d.linear          ? decode_kind<kNumbers>
+                                  : decode_kind<kEights>;
+  run(d, blocks, packed, n, size, out);
 }
 
 // kLanes values rounded to a 16-bit type; `lost` counts the finite ones that became infinite. NaNs become the
@@ -234,26 +291,28 @@ struct DequantizeScratch {
   float values[kPiece + 16];
   uint16_t narrow[kPiece + 16];
   uint8_t codes[kPiece];
+  BlockScales blocks;
 };
 
 // n values of the row that begins at block `first`, from `begin` on (a multiple of kPiece).
 inline void decode_piece(const Decoder& d, const uint8_t* row, const void* scales, const void* offsets,
                          int64_t first, int64_t begin, int64_t n, int64_t block_size, DequantizeScratch* scratch) {
   const DecodeSpec& spec = *d.spec;
-  for (int64_t i = 0; i < n;) {
-    const int64_t b = (begin + i) / block_size, rest = (b + 1) * block_size - (begin + i);
-    const int64_t m = rest < n - i ? rest : n - i;
-    const BlockScale scale = block_scale(spec, scales, offsets, first + b);
-    if (m % 16 == 0 && scale.exact && spec.bits >= 4) {
-      decode_fast(d, scale, row + packed_bytes(begin + i, spec.bits), m, scratch->values + i);
-      i += m;
-      continue;
+  const int64_t size = block_size < kPiece ? block_size : kPiece, block = first + begin / block_size;
+  int64_t done = 0;
+  if (size % 16 == 0 && spec.bits >= 4) {
+    const int64_t whole = n / size;
+    if (load_blocks(spec, scales, offsets, block, whole, &scratch->blocks)) {
+      decode_fast(d, scratch->blocks, row + packed_bytes(begin, spec.bits), whole, size, scratch->values);
+      done = whole * size;
     }
-    // Small blocks, the rest of a row, far zero points: one value at a time, from whole bytes.
-    const int64_t at = (begin + i) & ~int64_t{7}, skip = begin + i - at;
-    unpack(row + packed_bytes(at, spec.bits), skip + m, spec.bits, scratch->codes);
-    decode_block(spec, scratch->codes + skip, m, scales, offsets, first + b, scratch->values + i);
-    i += m;
+  }
+  if (done == n) return;
+  // Small blocks, the rest of a row, far zero points: one value at a time.
+  unpack(row + packed_bytes(begin + done, spec.bits), n - done, spec.bits, scratch->codes);
+  for (int64_t i = done; i < n; i += size) {
+    const int64_t m = size < n - i ? size : n - i;
+    decode_block(spec, scratch->codes + (i - done), m, scales, offsets, block + i / size, scratch->values + i);
   }
 }
 
