@@ -67,13 +67,8 @@ inline Choice choose_absmax(const AffineSpec& spec, const ScaleGrid& grid, const
   return stored_scale(grid, top / spec.qmax, events);
 }
 
-inline Choice choose_minmax(const AffineSpec& spec, const ScaleGrid& grid, const double* x, int64_t n,
-                            int64_t* events) {
-  double lo = x[0], hi = x[0];
-  for (int64_t i = 0; i < n; ++i) {
-    lo = x[i] < lo ? x[i] : lo;
-    hi = x[i] > hi ? x[i] : hi;
-  }
+inline Choice minmax_between(const AffineSpec& spec, const ScaleGrid& grid, double lo, double hi,
+                             int64_t* events) {
   if (spec.include_zero) {
     lo = lo < 0 ? lo : 0;
     hi = hi > 0 ? hi : 0;
@@ -86,6 +81,16 @@ inline Choice choose_minmax(const AffineSpec& spec, const ScaleGrid& grid, const
   c.shift = round_even(spec.qmin - lo / c.s);
   if (spec.include_zero) c.shift = clip(c.shift, spec.qmin, spec.qmax);
   return c;
+}
+
+inline Choice choose_minmax(const AffineSpec& spec, const ScaleGrid& grid, const double* x, int64_t n,
+                            int64_t* events) {
+  double lo = x[0], hi = x[0];
+  for (int64_t i = 0; i < n; ++i) {
+    lo = x[i] < lo ? x[i] : lo;
+    hi = x[i] > hi ? x[i] : hi;
+  }
+  return minmax_between(spec, grid, lo, hi, events);
 }
 
 // Codes from the stored scale; counts what was clipped and what became zero. False if a value would decode to

@@ -40,8 +40,9 @@ inline bool affine_block(const AffineSpec& spec, const ScaleGrid& grid, const do
   return true;
 }
 
-bool quantize_affine(const Rows& rows, const AffineSpec& spec, const double* importance, uint8_t* packed,
-                     int64_t row_bytes, void* scales, void* offsets, int64_t* events) {
+inline bool quantize_affine_plain(const Rows& rows, const AffineSpec& spec, const double* importance,
+                                  uint8_t* packed, int64_t row_bytes, void* scales, void* offsets,
+                                  int64_t* events) {
   const ScaleGrid grid = scale_grid(spec.scale_type);
   const int64_t blocks = (rows.length + rows.block_size - 1) / rows.block_size;
   AffineScratch scratch(spec, rows.block_size < rows.length ? rows.block_size : rows.length + 1);

@@ -129,8 +129,11 @@ inline Words load_sixes(const uint8_t* packed) {
   const __m512i pairs = _mm512_maskz_permutexvar_epi8(0x3333333333333333ull, from, bytes);
   return (Words)_mm512_and_si512(_mm512_srlv_epi32(pairs, shift), _mm512_set1_epi32(63));
 #elif defined(__AVX2__)
-  int64_t word = 0;
-  memcpy(&word, packed, 6);
+  uint32_t low;
+  uint16_t high;
+  memcpy(&low, packed, 4);
+  memcpy(&high, packed + 4, 2);
+  const int64_t word = static_cast<int64_t>(low | static_cast<uint64_t>(high) << 32);
   const __m256i from =
       _mm256_setr_epi8(0, 1, -1, -1, 0, 1, -1, -1, 1, 2, -1, -1, 2, 3, -1, -1, 3, 4, -1, -1, 3, 4, -1, -1, 4, 5, -1,
                        -1, 5, 6, -1, -1);
@@ -218,47 +221,16 @@ inline void decode_fast(const Decoder& d, const BlockScales& blocks, const uint8
   run(d, blocks, packed, n, size, out);
 }
 
-// kLanes values rounded to a 16-bit type; `lost` counts the finite ones that became infinite. NaNs become the
-// quiet NaN of their sign (float16) or keep their upper bits (bfloat16).
-inline void store_half(uint16_t* p, Floats v, Ints* lost) {
-  const Words u = (Words)v, a = u & 0x7FFFFFFFu;
-  *lost += (Ints)(a - 0x477FF000u < 0x7F800000u - 0x477FF000u);
-#if defined(__AVX2__)
-  const Words quiet = merge(0x80000000u, u, spread(0x7FC00000u));
-  const Floats clean = (Floats)select((Ints)(a > 0x7F800000u), quiet, u);
-#if defined(__AVX512F__)
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)clean, _MM_FROUND_TO_NEAREST_INT));
-#else
-  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)clean, _MM_FROUND_TO_NEAREST_INT));
-#endif
-#else
-  for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(v[i]);
-#endif
-}
-
-inline void store_bfloat16(uint16_t* p, Floats v, Ints* lost) {
-  const Words u = (Words)v, a = u & 0x7FFFFFFFu;
-  *lost += (Ints)(a - 0x7F7F8000u < 0x8000u);
-  const Words rounded = (u + 0x7FFFu + (u >> 16 & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
-  const Words h = select((Ints)(a > 0x7F800000u), quiet, rounded);
-#if defined(__AVX512F__)
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)h));
-#elif defined(__AVX2__)
-  const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)h, (__m256i)h), 0x08);
-  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(pairs));
-#else
-  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint16_t>(h[i]);
-#endif
-}
-
 // Narrow n values to a 16-bit type; `values` and `out` have room for a whole vector more.
 inline int64_t narrow(int32_t type, float* values, int64_t n, uint16_t* out) {
   for (int64_t i = n; i % kLanes; ++i) values[i] = 0;
   Ints lost = {};
-  if (type == kFloat16)
-    for (int64_t i = 0; i < n; i += kLanes) store_half(out + i, load<Floats>(values + i), &lost);
-  else
-    for (int64_t i = 0; i < n; i += kLanes) store_bfloat16(out + i, load<Floats>(values + i), &lost);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const Floats v = load<Floats>(values + i);
+    lost += overflows(v, type == kFloat16 ? 0x477FF000u : 0x7F7F8000u);
+    if (type == kFloat16) store_half(out + i, v);
+    else store_bfloat16(out + i, v);
+  }
   return count_lanes(lost);
 }
 

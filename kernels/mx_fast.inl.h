@@ -284,7 +284,7 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
     for (uint32_t rest = g.special; rest; rest &= rest - 1) {
       const int b = __builtin_ctz(rest);
       for (int64_t i = 0; i < size; ++i) scratch->wide[i] = x[b * size + i];
-      memset(scratch->codes + b * size, 0, static_cast<size_t>(size));
+      memset(scratch->codes + b * size, 0, static_cast<uint32_t>(size));
       mx_block(spec, scratch->wide, size, scratch->codes + b * size, scales + first + b, events);
     }
     pack_fast(scratch->codes, n * size, spec.bits, packed + packed_bytes(first * size, spec.bits));

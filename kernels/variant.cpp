@@ -20,6 +20,7 @@ namespace {
 #include "affine.inl.h"
 #include "optimal.inl.h"
 #include "affine_kernel.inl.h"
+#include "affine_fast.inl.h"
 #include "dequantize.inl.h"
 #include "dequantize_fast.inl.h"
 

@@ -83,6 +83,18 @@ inline Ints truncate(Floats v) {
 #endif
 }
 
+// To the nearest integer, halves to even; nonsense beyond int32.
+inline Ints round_nearest(Floats v) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_cvtps_epi32((__m512)v);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvtps_epi32((__m256)v);
+#else
+  const Floats whole = (v + 0x1.8p23f) - 0x1.8p23f;  // right below 2**22; callers ask for no more
+  return truncate(whole);
+#endif
+}
+
 inline Floats to_floats(Ints v) { return __builtin_convertvector(v, Floats); }
 
 inline bool any(Ints mask) {
@@ -157,6 +169,16 @@ inline void store_bytes4(uint8_t* p, const Words* v) {
 #endif
 }
 
+// The same for a block of 32.
+inline void store_block32(uint8_t* p, const Words* v) {
+#if defined(__AVX512F__)
+  store_bytes(p, v[0]);
+  store_bytes(p + 16, v[1]);
+#else
+  for (int i = 0; i < 32; i += 4 * kLanes) store_bytes4(p + i, v + i / kLanes);
+#endif
+}
+
 // kLanes numbers of a 16-bit type, widened. Infinities and NaN stay what they are.
 inline Floats widen_half(const uint16_t* p) {
 #if defined(__AVX512F__)
@@ -184,6 +206,47 @@ inline Floats widen_bfloat16(const uint16_t* p) {
   for (int i = 0; i < kLanes; ++i) h[i] = p[i];
   return (Floats)(h << 16);
 #endif
+}
+
+// kLanes values rounded to float16, halves to even. NaNs become the quiet NaN of their sign.
+inline void store_half(uint16_t* p, Floats v) {
+  const Words u = (Words)v, a = u & 0x7FFFFFFFu;
+#if defined(__AVX2__)
+  const Words quiet = merge(0x80000000u, u, spread(0x7FC00000u));
+  const Floats clean = (Floats)select((Ints)(a > 0x7F800000u), quiet, u);
+#if defined(__AVX512F__)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)clean, _MM_FROUND_TO_NEAREST_INT));
+#else
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)clean, _MM_FROUND_TO_NEAREST_INT));
+#endif
+#else
+  const Words normal = (a + 0xFFFu + (a >> 13 & 1u) - (112u << 23)) >> 13;
+  const Words subnormal = (Words)((Floats)a + 0.5f) - 0x3F000000u;  // 0.5 has an ulp of 2**-24
+  Words h = select((Ints)(a < 0x38800000u), subnormal, normal);
+  h = select((Ints)(a >= 0x477FF000u), spread(0x7C00u), h);
+  h = select((Ints)(a > 0x7F800000u), spread(0x7E00u), h) | (u >> 16 & 0x8000u);
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint16_t>(h[i]);
+#endif
+}
+
+// The same for bfloat16; NaNs keep their upper bits.
+inline void store_bfloat16(uint16_t* p, Floats v) {
+  const Words u = (Words)v, a = u & 0x7FFFFFFFu;
+  const Words rounded = (u + 0x7FFFu + (u >> 16 & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
+  const Words h = select((Ints)(a > 0x7F800000u), quiet, rounded);
+#if defined(__AVX512F__)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)h));
+#elif defined(__AVX2__)
+  const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)h, (__m256i)h), 0x08);
+  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(pairs));
+#else
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint16_t>(h[i]);
+#endif
+}
+
+// Finite values that become infinite when rounded to a type of which `first` (bits of a float32) is the least.
+inline Ints overflows(Floats v, uint32_t first) {
+  return (Ints)(((Words)v & 0x7FFFFFFFu) - first < 0x7F800000u - first);
 }
 
 // Sixteen vectors to sixteen numbers: the largest lane of each (as signed integers).

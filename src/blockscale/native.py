@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import ml_dtypes
@@ -44,8 +45,9 @@ ISAS: tuple[str, ...] = _kernels.isas
 """Instruction sets that this build has and this machine runs, slowest first."""
 ISA_VARIABLE = "BLOCKSCALE_ISA"
 COMPILER = f"{_kernels.compiler} {_kernels.flags}"
-# Below this many elements a thread costs more than it saves.
-_ELEMENTS_PER_THREAD = 1 << 16
+# A thread with fewer elements than this costs more than it saves (waking it takes some 50 us).
+GRAIN = 1 << 18
+SEARCH_GRAIN = 1 << 14  # rules that search
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,8 @@ def quantize_rows(
             raise MemoryError("no memory for the scratch space of a block")
         return events
 
-    totals = sum(_split(run, size[0], x.size, threads), np.zeros(len(EVENTS), np.int64))
+    grain = SEARCH_GRAIN if rule.name in ("optimal", "mse") else GRAIN
+    totals = sum(_split(run, size[0], x.size, threads, grain), np.zeros(len(EVENTS), np.int64))
     counts = dict(zip(EVENTS, (int(n) for n in totals), strict=True))
     return QuantizedRows(packed, scales, offsets, counts)
 
@@ -240,7 +243,7 @@ def dequantize_matrix(
         part = (*size[:3], begin, end, size[3])
         return _kernels.dequantize(kernels, *flat, part, spec, values, as_bytes(out))
 
-    return sum(_split(run, size[0], out.size, threads))
+    return sum(_split(run, size[0], out.size, threads, GRAIN))
 
 
 def choose_scale_mse(
@@ -275,14 +278,62 @@ def _regroup(
     return grid.rows, grid.length, grid.block_size, row_bytes
 
 
-def _split(run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None) -> list[Any]:
-    """Call `run(begin, end)` over ranges of rows; small work stays on the calling thread."""
+def _split(
+    run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None, grain: int
+) -> list[Any]:
+    """Call `run(begin, end)` over ranges of rows; work of less than `grain` elements gets no thread.
+
+    The calling thread takes its share, so that `threads=1`, small work and a lone processor need no pool.
+    """
     if elements == 0 or rows == 0:
         return []
-    count = min(thread_count(threads), rows, 1 + elements // _ELEMENTS_PER_THREAD)
+    count = min(thread_count(threads), rows, elements // grain) if elements >= 2 * grain else 1
     if count == 1:
         return [run(0, rows)]
     pieces = min(rows, count * 4)
     cuts = [rows * i // pieces for i in range(pieces + 1)]
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(run, cuts[:-1], cuts[1:]))
+    left = iter(range(pieces))  # `next` on it is atomic: each worker takes the next piece
+    results: list[Any] = [None] * pieces
+
+    def work() -> None:
+        for i in left:
+            results[i] = run(cuts[i], cuts[i + 1])
+
+    helpers = [_pool(count - 1).submit(work) for _ in range(count - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            helper.cancel()  # one that has not begun has nothing left to do
+        wait(helpers)
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
+    return results
+
+
+# One pool for the process, made when first needed: starting threads costs more than most calls. It only
+# grows; its threads run nothing but kernels, so calls from many threads may share it without deadlock.
+_shared: dict[int, ThreadPoolExecutor] = {}
+_shared_lock = Lock()
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """The pool, of at least so many threads."""
+    with _shared_lock:
+        most = max(_shared, default=0)
+        if most < threads:
+            most = threads
+            _shared[most] = ThreadPoolExecutor(most, "blockscale")
+        return _shared[most]
+
+
+def _forget_pool() -> None:
+    """In a forked child: the threads stayed with the parent, and the lock may have been held."""
+    global _shared_lock
+    _shared.clear()
+    _shared_lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
