@@ -10,7 +10,7 @@ constexpr int32_t kExactShift = 1 << 22;     // code - zero point is exact in fl
 struct Decoder {
   const DecodeSpec* spec;
   bool linear, is_signed;  // value = unit * code
-  bool mirrored;           // the upper half of the codes has the values of the lower, negated
+  bool mirrored;           // the highest bit of a code is the sign of its value
   float unit;
 };
 
@@ -22,7 +22,8 @@ inline Decoder make_decoder(const DecodeSpec& spec) {
     d.linear &= bits_of(spec.values[i]) == bits_of(code * d.unit);
   }
   for (int i = 0; i < half; ++i)
-    d.mirrored &= bits_of(spec.values[i + half]) == (bits_of(spec.values[i]) ^ 0x80000000u);
+    d.mirrored &= !is_negative(spec.values[i]) &&
+                  bits_of(spec.values[i + half]) == (bits_of(spec.values[i]) | 0x80000000u);
   return d;
 }
 
