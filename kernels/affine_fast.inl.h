@@ -51,42 +51,50 @@ inline float first_extreme(const float* x, float amax) {
 
 inline bool is_finite_bits(int32_t magnitude) { return magnitude < 0x7F800000; }
 
+inline Floats from_ordered(Ints v) { return (Floats)((Words)v ^ ((Words)(v >> 31) & 0x7FFFFFFFu)); }
+
 // Scales of the `ggml` presets.
 template <AffineKind kKind>
 inline void ggml_scales(const float* x, int64_t n, int64_t size, AffineGroup* g, uint16_t* scales,
                         uint16_t* offsets) {
-  float d[kGroup], lowest[kGroup];
-  uint32_t special = 0;
-  for (int64_t b = 0; b < kGroup; ++b) {
-    const float lo = kKind == kQ8_0 ? 0 : from_ordered(g->low[b]), hi = from_ordered(g->high[b]);
-    float extreme = hi;
-    if (kKind == kQ4_0) {
-      extreme = hi < -lo ? lo : hi;
-      if (hi == -lo && b < n && hi < 0x1.fffffep127f) extreme = first_extreme(x + b * size, hi);
-    }
-    d[b] = kKind == kQ8_0 ? extreme / 127.0f : kKind == kQ4_0 ? extreme / -8.0f : (hi - lo) / 15.0f;
-    lowest[b] = lo;
-    // NaN and infinities; and a minimum of zero, whose sign is that of the first zero.
-    const float far = lo < -hi ? -lo : hi;
-    const bool odd = !(far <= 0x1.fffffep127f) || !(lo >= -0x1.fffffep127f) || (kKind == kQ4_1 && lo == 0);
-    special |= static_cast<uint32_t>(odd) << b;
-  }
+  const Ints infinity = spread(0x7F800000);
+  uint32_t special = 0, tied = 0;
+  float wanted[kGroup];
   for (int b = 0; b < kGroup; b += kLanes) {
-    const Floats v = load<Floats>(d + b);
-    store_half(scales + b, v);
-    const Floats s = widen_half(scales + b);
-    store(g->scale + b, s);
-    store(g->inverse + b, 1.0f / v);
-    const Words a = (Words)s & 0x7FFFFFFFu;
-    special |= lane_bits((Ints)(a == 0u) | (Ints)(a >= 0x7F800000u)) << b;
+    const Ints high = load<Ints>(g->high + b), low = load<Ints>(g->low + b);
+    const Floats hi = from_ordered(high), lo = from_ordered(low);
+    Ints odd = high >= infinity;  // NaN and infinities
+    Floats d;
+    if (kKind == kQ8_0) d = hi / 127.0f;
+    if (kKind == kQ4_0) {
+      odd |= low <= ~infinity;
+      tied |= lane_bits((Ints)(hi == -lo)) << b;
+      d = select((Ints)(hi < -lo), lo, hi) * -0.125f;
+    }
     if (kKind == kQ4_1) {
-      const Floats lo = load<Floats>(lowest + b);
+      odd |= (low <= ~infinity) | (Ints)(lo == 0.0f);  // the sign of a zero minimum is that of the first zero
+      d = (hi - lo) / 15.0f;
+      store(g->shift + b, lo);
       store_half(offsets + b, lo);
       const Floats base = widen_half(offsets + b);
-      store(g->shift + b, lo);
       store(g->base + b, base);
-      special |= lane_bits((Ints)(((Words)base & 0x7FFFFFFFu) >= 0x7F800000u)) << b;
+      odd |= (Ints)(((Words)base & 0x7FFFFFFFu) >= 0x7F800000u);
     }
+    store(wanted + b, d);
+    special |= lane_bits(odd) << b;
+  }
+  for (uint32_t rest = tied & ~special & ((1u << n) - 1); rest; rest &= rest - 1) {
+    const int b = __builtin_ctz(rest);
+    wanted[b] = first_extreme(x + b * size, float_of(static_cast<uint32_t>(g->high[b]))) / -8.0f;
+  }
+  for (int b = 0; b < kGroup; b += kLanes) {
+    const Floats d = load<Floats>(wanted + b);
+    store_half(scales + b, d);
+    const Floats s = widen_half(scales + b);
+    store(g->scale + b, s);
+    store(g->inverse + b, 1.0f / d);
+    const Words a = (Words)s & 0x7FFFFFFFu;
+    special |= lane_bits((Ints)(a == 0u) | (Ints)(a >= 0x7F800000u)) << b;
   }
   g->special = special & ((1u << n) - 1);
 }

@@ -28,11 +28,38 @@ inline double rounded_value(const MxSpec& spec, double magnitude, double limit, 
   return spec.is_float ? round_float(spec, y, code) : round_integer(spec, y, code);
 }
 
-// Squared error of the block at exponent e, in units of 2**e0 squared.
+// Squared error of the block at exponent e, in units of 2**e0 squared; sixteen elements at a time, each to its
+// lane. Adding a power of two whose ulp is the distance of two element values rounds to the nearest one.
 inline double mx_error(const MxSpec& spec, const double* x, int64_t n, int e, int e0) {
+  constexpr int kWide = kLanes / 2;
   const double down = pow2(-e), unit = pow2(-e0), up = pow2(e - e0), limit = value_limit(spec, e);
+  const int m = spec.mantissa_bits;
+  const Doubles least = Doubles{} + (spec.is_float ? pow2(1 - spec.bias) : 1.0);
+  const Longs keep = Longs{} + (spec.is_float ? 0x7FF0000000000000 : 0), raise = Longs{} + (int64_t{52 - m} << 52);
+  const Longs fixed = Longs{} + (spec.is_float ? 0 : int64_t{1023} << 52);
+  Doubles lane[16 / kWide] = {};
+  const int64_t whole = n & ~int64_t{15};
+  for (int64_t i = 0; i < whole; i += 16) {
+    for (int j = 0; j < 16 / kWide; ++j) {
+      const Doubles a = (Doubles)((Longs)load<Doubles>(x + i + j * kWide) & 0x7FFFFFFFFFFFFFFF);
+      const Doubles y = minimum(a * down, Doubles{} + limit);
+      const Doubles magic = (Doubles)((((Longs)maximum(y, least) & keep) | fixed) + raise);
+      const Doubles d = a * unit - ((y + magic) - magic) * up;
+      lane[j] += d * d;
+    }
+  }
+  if (whole == n) {  // ErrorSum::total
+    for (int half = 8 / kWide; half; half /= 2)
+      for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
+    double v[kWide];
+    for (int j = 0; j < kWide; ++j) v[j] = lane[0][j];
+    for (int half = kWide / 2; half; half /= 2)
+      for (int j = 0; j < half; ++j) v[j] += v[j + half];
+    return v[0];
+  }
   ErrorSum sum;
-  for (int64_t i = 0; i < n; ++i) {
+  for (int j = 0; j < 16 / kWide; ++j) store(sum.lane + j * kWide, lane[j]);
+  for (int64_t i = whole; i < n; ++i) {
     uint32_t code;
     const double a = absolute(x[i]);
     const double d = a * unit - rounded_value(spec, a * down, limit, &code) * up;

@@ -208,6 +208,20 @@ inline void choose_mse(const MxVectors& v, const float* x, int64_t n, int64_t si
   }
 }
 
+// `mse` of every other element type and size, in float64.
+inline void choose_mse_exact(const MxSpec& spec, const float* x, int64_t n, int64_t size, double* wide, MxGroup* g) {
+  for (int64_t b = 0; b < n; ++b) {
+    if ((g->special >> b & 1) || g->amax[b] == 0) continue;
+    for (int64_t i = 0; i < size; ++i) wide[i] = x[b * size + i];
+    const double amax = float_of(static_cast<uint32_t>(g->amax[b]));
+    const int byte = best_exponent(spec, wide, size, amax, g->byte[b] - 127, spec.min_byte - 127, 127) + 127;
+    const bool ordinary = byte >= 24 && byte <= 230;
+    g->special |= static_cast<uint32_t>(!ordinary) << b;
+    g->byte[b] = ordinary ? byte : 127;
+    g->down[b] = float_of(static_cast<uint32_t>(254 - g->byte[b]) << 23);
+  }
+}
+
 // Blocks of which mx_block must say whether a larger exponent loses nothing; their counts are taken back.
 template <ElementKind kKind>
 inline void recheck_mse(const MxVectors& v, const float* x, int64_t n, int64_t size, const uint8_t* codes,
@@ -275,8 +289,9 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
     group_amax(x, n, size, g.amax);
     group_scales(v, &g, &counts);
     missing += kGroup - n;
-    const bool mse = kKind == kE2m1 && spec.rule == 1;
+    const bool mse = kKind == kE2m1 && spec.rule == 1 && size <= 64;
     if (mse) choose_mse(v, x, n, size, &g);
+    else if (spec.rule == 1) choose_mse_exact(spec, x, n, size, scratch->wide, &g);
     code_group<kSize, kKind>(v, g, x, n, size, scratch->codes, &counts);
     if (mse) recheck_mse<kKind>(v, x, n, size, scratch->codes, &g, &counts);
     saturated_blocks += count_saturated_blocks(v, g);
@@ -297,8 +312,7 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
 
 inline bool mx_is_fast(const Rows& rows, const MxSpec& spec) {
   return rows.input_type != kFloat64 && rows.block_size % 16 == 0 && rows.block_size <= kLargestBlock &&
-         spec.min_byte <= 24 &&
-         (spec.rule == 0 || (spec.is_float && spec.bits == 4 && rows.block_size <= 64));
+         spec.min_byte <= 24;
 }
 
 inline void mx_blocks(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blocks, uint8_t* packed,

@@ -14,6 +14,9 @@ typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 
+typedef double Doubles __attribute__((vector_size(4 * kLanes)));  // half as many lanes
+typedef int64_t Longs __attribute__((vector_size(4 * kLanes)));
+
 template <typename Vector, typename T>
 inline Vector load(const T* p) {
   Vector v;
@@ -70,6 +73,23 @@ inline Floats minimum(Floats a, Floats b) { return select((Ints)(a < b), a, b); 
 inline Floats maximum(Floats a, Floats b) { return select((Ints)(a > b), a, b); }
 inline Ints maximum(Ints a, Ints b) { return (Ints)select(a > b, (Words)a, (Words)b); }
 inline Ints minimum(Ints a, Ints b) { return (Ints)select(a < b, (Words)a, (Words)b); }
+#endif
+
+#if defined(__AVX512F__)
+inline Doubles minimum(Doubles a, Doubles b) { return (Doubles)_mm512_min_pd((__m512d)a, (__m512d)b); }
+inline Doubles maximum(Doubles a, Doubles b) { return (Doubles)_mm512_max_pd((__m512d)a, (__m512d)b); }
+#elif defined(__AVX2__)
+inline Doubles minimum(Doubles a, Doubles b) { return (Doubles)_mm256_min_pd((__m256d)a, (__m256d)b); }
+inline Doubles maximum(Doubles a, Doubles b) { return (Doubles)_mm256_max_pd((__m256d)a, (__m256d)b); }
+#else
+inline Doubles minimum(Doubles a, Doubles b) {
+  const Longs less = (Longs)(a < b);
+  return (Doubles)(((Longs)a & less) | ((Longs)b & ~less));
+}
+inline Doubles maximum(Doubles a, Doubles b) {
+  const Longs more = (Longs)(a > b);
+  return (Doubles)(((Longs)a & more) | ((Longs)b & ~more));
+}
 #endif
 
 // Truncated to integers; values beyond int32 give nonsense, not a trap.
