@@ -31,9 +31,12 @@ inline ScaleGrid scale_grid(int32_t type) {
 
 inline void store_scale(int32_t type, void* scales, int64_t block, double s) {
   const float f = static_cast<float>(s);  // exact: s is on the grid of the type
-  if (type == kFloat32) static_cast<float*>(scales)[block] = f;
-  else if (type == kFloat16) static_cast<uint16_t*>(scales)[block] = float_to_half(f);
-  else static_cast<uint16_t*>(scales)[block] = static_cast<uint16_t>(bits_of(f) >> 16);
+  if (type == kFloat32)
+    static_cast<float*>(scales)[block] = f;
+  else if (type == kFloat16)
+    static_cast<uint16_t*>(scales)[block] = float_to_half(f);
+  else
+    static_cast<uint16_t*>(scales)[block] = static_cast<uint16_t>(bits_of(f) >> 16);
 }
 
 // Scale and offset of a block. `shift` is the zero point (an integer).

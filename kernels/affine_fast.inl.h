@@ -111,7 +111,8 @@ inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t 
       finite = is_finite_bits(g->high[b]);
       zero = g->high[b] == 0;
       if (finite && !zero)
-        c = stored_scale(grid, static_cast<double>(float_of(static_cast<uint32_t>(g->high[b]))) / spec.qmax, unusual);
+        c = stored_scale(grid, static_cast<double>(float_of(static_cast<uint32_t>(g->high[b]))) / spec.qmax,
+                         unusual);
     } else {
       const float lo = from_ordered(g->low[b]), hi = from_ordered(g->high[b]);
       finite = lo >= -0x1.fffffep127f && hi <= 0x1.fffffep127f;
@@ -130,8 +131,8 @@ inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t 
 
 // Codes of one vector, in the low bits of each lane.
 template <AffineKind kKind>
-inline Words affine_vector(const AffineSpec& spec, const AffineGroup& g, int64_t b, const float* p, Ints* saturated,
-                           Ints* zeroed, Ints* unsure) {
+inline Words affine_vector(const AffineSpec& spec, const AffineGroup& g, int64_t b, const float* p,
+                           Ints* saturated, Ints* zeroed, Ints* unsure) {
   const Floats x = load<Floats>(p);
   const Ints live = (Ints)(x != 0.0f);
   if (kKind == kQ8_0) {
@@ -204,7 +205,8 @@ struct AffineOutputs {
 
 template <AffineKind kKind, int kSize>
 inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int64_t blocks, uint8_t* packed,
-                       void* scales, void* offsets, int64_t first_block, FastScratch* scratch, int64_t* events) {
+                       void* scales, void* offsets, int64_t first_block, FastScratch* scratch,
+                       int64_t* events) {
   const int64_t size = kSize ? kSize : rows.block_size;
   const ScaleGrid grid = scale_grid(spec.scale_type);
   AffineScratch plain(spec, size);
@@ -215,8 +217,10 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
     const float* x = group_floats(rows, at + first * size, n * size, scratch);
     prefetch_ahead(rows, at + first * size, kGroup * size);
     AffineGroup g;
-    if (kKind == kQ8_0 || (kKind == kPlain && spec.rule == 0)) group_amax(x, n, size, g.high);
-    else group_ends(x, n, size, &g);
+    if (kKind == kQ8_0 || (kKind == kPlain && spec.rule == 0))
+      group_amax(x, n, size, g.high);
+    else
+      group_ends(x, n, size, &g);
     if (kKind == kPlain) {
       plain_scales(spec, grid, n, &g, &counts);
       for (int64_t b = 0; b < n; ++b) {
@@ -228,7 +232,8 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
       uint16_t halves[kGroup], minimums[kGroup];
       ggml_scales<kKind>(x, n, size, &g, halves, minimums);
       memcpy(static_cast<uint16_t*>(scales) + block, halves, static_cast<size_t>(n) * 2);
-      if (kKind == kQ4_1) memcpy(static_cast<uint16_t*>(offsets) + block, minimums, static_cast<size_t>(n) * 2);
+      if (kKind == kQ4_1)
+        memcpy(static_cast<uint16_t*>(offsets) + block, minimums, static_cast<size_t>(n) * 2);
     }
     affine_group<kKind, kSize>(spec, &g, x, n, size, scratch->codes, &counts);
     for (uint32_t rest = g.special; rest; rest &= rest - 1) {
@@ -236,7 +241,8 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
       for (int64_t i = 0; i < size; ++i) scratch->wide[i] = x[b * size + i];
       uint8_t* codes = scratch->codes + b * size;
       memset(codes, 0, static_cast<uint32_t>(size));
-      affine_block(spec, grid, scratch->wide, nullptr, size, plain, codes, scales, offsets, block + b, events);
+      affine_block(spec, grid, scratch->wide, nullptr, size, plain, codes, scales, offsets, block + b,
+                   events);
       for (int64_t i = 0; i < size; ++i) codes[i] &= static_cast<uint8_t>((1u << spec.bits) - 1);
     }
     pack_fast(scratch->codes, n * size, spec.bits, packed + packed_bytes(first * size, spec.bits));
@@ -254,15 +260,18 @@ inline bool affine_is_fast(const Rows& rows, const AffineSpec& spec) {
          rows.block_size <= kLargestBlock;
 }
 
-inline bool affine_blocks(const Rows& rows, const AffineSpec& spec, int64_t at, int64_t blocks, uint8_t* packed,
-                          void* scales, void* offsets, int64_t first_block, FastScratch* scratch,
-                          int64_t* events) {
+inline bool affine_blocks(const Rows& rows, const AffineSpec& spec, int64_t at, int64_t blocks,
+                          uint8_t* packed, void* scales, void* offsets, int64_t first_block,
+                          FastScratch* scratch, int64_t* events) {
   const bool usual = rows.block_size == 32;
   auto* run = usual ? affine_run<kPlain, 32> : affine_run<kPlain, 0>;
   if (spec.rule == 2) {
-    if (spec.bits == 8) run = usual ? affine_run<kQ8_0, 32> : affine_run<kQ8_0, 0>;
-    else if (spec.offset == 2) run = usual ? affine_run<kQ4_1, 32> : affine_run<kQ4_1, 0>;
-    else run = usual ? affine_run<kQ4_0, 32> : affine_run<kQ4_0, 0>;
+    if (spec.bits == 8)
+      run = usual ? affine_run<kQ8_0, 32> : affine_run<kQ8_0, 0>;
+    else if (spec.offset == 2)
+      run = usual ? affine_run<kQ4_1, 32> : affine_run<kQ4_1, 0>;
+    else
+      run = usual ? affine_run<kQ4_0, 32> : affine_run<kQ4_0, 0>;
   }
   return run(rows, spec, at, blocks, packed, scales, offsets, first_block, scratch, events);
 }

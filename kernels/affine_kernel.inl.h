@@ -4,7 +4,8 @@ struct AffineScratch {
   OptimalScratch search;
   Scratch<float> narrow;
   AffineScratch(const AffineSpec& spec, int64_t n)
-      : search(spec.rule == 3 ? n : 1, spec.rule == 3 ? 2 * static_cast<int64_t>(zero_point_cap(spec)) + 1 : 1),
+      : search(spec.rule == 3 ? n : 1,
+               spec.rule == 3 ? 2 * static_cast<int64_t>(zero_point_cap(spec)) + 1 : 1),
         narrow(spec.rule == 2 ? n : 1) {}
   bool ok() const { return search.ok() && narrow.data; }
 };

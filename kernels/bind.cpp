@@ -1,5 +1,5 @@
-// The Python extension: checks sizes, releases the GIL, calls a kernel. Arrays arrive as bytes (`uint8` views),
-// because the small ml_dtypes types cross no array protocol.
+// The Python extension: checks sizes, releases the GIL, calls a kernel. Arrays arrive as bytes (`uint8`
+// views), because the small ml_dtypes types cross no array protocol.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -68,8 +68,8 @@ AffineSpec affine_spec(nb::tuple t) {
           nb::cast<int32_t>(t[4]), nb::cast<int32_t>(t[5]), nb::cast<int32_t>(t[6]), nb::cast<int32_t>(t[7])};
 }
 
-bool quantize_mx(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple, Out packed, Out scales,
-                 Events events) {
+bool quantize_mx(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple, Out packed,
+                 Out scales, Events events) {
   const Extent e = extent(size);
   const MxSpec spec = mx_spec(spec_tuple);
   check_extent(e, packed.size());
@@ -99,12 +99,12 @@ bool quantize_affine(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
   return kernels.quantize_affine(rows, spec, importance ? importance->data() : nullptr, packed.data(),
-                                        e.row_bytes, scales.data(), offsets ? offsets->data() : nullptr,
-                                        events.data());
+                                 e.row_bytes, scales.data(), offsets ? offsets->data() : nullptr,
+                                 events.data());
 }
 
-int64_t dequantize(int32_t isa, In packed, In scales, std::optional<In> offsets, nb::tuple size, nb::tuple spec_tuple,
-                   Floats values, Out out) {
+int64_t dequantize(int32_t isa, In packed, In scales, std::optional<In> offsets, nb::tuple size,
+                   nb::tuple spec_tuple, Floats values, Out out) {
   const Extent e = extent(size);
   need(spec_tuple.size() == 5, "a decoding specification has five entries");
   const DecodeSpec spec{nb::cast<int32_t>(spec_tuple[0]), nb::cast<int32_t>(spec_tuple[1]),
@@ -121,13 +121,13 @@ int64_t dequantize(int32_t isa, In packed, In scales, std::optional<In> offsets,
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
   return kernels.dequantize(spec, packed.data(), e.row_bytes, scales.data(),
-                                   offsets ? offsets->data() : nullptr, e.row_begin, e.row_end, e.length,
-                                   e.block_size, out.data());
+                            offsets ? offsets->data() : nullptr, e.row_begin, e.row_end, e.length,
+                            e.block_size, out.data());
 }
 
 int32_t choose_scale_mse(int32_t isa, Doubles x, nb::tuple spec_tuple, int32_t span, int32_t headroom) {
   return table(isa).choose_scale_mse(x.data(), static_cast<int64_t>(x.size()), mx_spec(spec_tuple), span,
-                                         headroom);
+                                     headroom);
 }
 
 }  // namespace
@@ -142,11 +142,11 @@ NB_MODULE(_kernels, m) {
   m.attr("compiler") = "gcc " __VERSION__;
 #endif
   m.attr("flags") = BLOCKSCALE_FLAGS;
-  m.def("quantize_mx", &quantize_mx, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a, "packed"_a, "scales"_a,
-        "events"_a);
+  m.def("quantize_mx", &quantize_mx, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a, "packed"_a,
+        "scales"_a, "events"_a);
   m.def("quantize_affine", &quantize_affine, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a,
         "importance"_a.none(), "packed"_a, "scales"_a, "offsets"_a.none(), "events"_a);
-  m.def("dequantize", &dequantize, "isa"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a, "values"_a,
-        "out"_a);
+  m.def("dequantize", &dequantize, "isa"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a,
+        "values"_a, "out"_a);
   m.def("choose_scale_mse", &choose_scale_mse, "isa"_a, "x"_a, "spec"_a, "span"_a, "headroom"_a);
 }

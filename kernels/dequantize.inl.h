@@ -31,4 +31,3 @@ inline void decode_block(const DecodeSpec& spec, const uint8_t* codes, int64_t n
     for (int64_t i = 0; i < n; ++i) out[i] += m;
   }
 }
-

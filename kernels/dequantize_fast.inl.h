@@ -1,10 +1,10 @@
-// Dequantizing in vectors: a piece of some thousand values is decoded in the nearest cache, narrowed if need be,
-// and copied out, past the caches where the output is large. Values are those of decode_block.
+// Dequantizing in vectors: a piece of some thousand values is decoded in the nearest cache, narrowed if need
+// be, and copied out, past the caches where the output is large. Values are those of decode_block.
 
-constexpr int64_t kPiece = 4096;             // values at a time: whole blocks, or a part of one
+constexpr int64_t kPiece = 4096;  // values at a time: whole blocks, or a part of one
 constexpr int64_t kPieceBlocks = kPiece / 16;
-constexpr int64_t kStreamBytes = 1 << 22;    // output from this size on is not read back from cache soon
-constexpr int32_t kExactShift = 1 << 22;     // code - zero point is exact in float32 below
+constexpr int64_t kStreamBytes = 1 << 22;  // output from this size on is not read back from cache soon
+constexpr int32_t kExactShift = 1 << 22;   // code - zero point is exact in float32 below
 
 // What the codes mean, looked at once per call.
 struct Decoder {
@@ -48,8 +48,8 @@ inline void load_scales(int32_t type, const void* from, int64_t at, int64_t n, f
 }
 
 // Parameters of n blocks from block `at` on; false if a zero point is so large that float32 is not exact.
-inline bool load_blocks(const DecodeSpec& spec, const void* scales, const void* offsets, int64_t at, int64_t n,
-                        BlockScales* out) {
+inline bool load_blocks(const DecodeSpec& spec, const void* scales, const void* offsets, int64_t at,
+                        int64_t n, BlockScales* out) {
   if (spec.family == 0) {
     const uint8_t* p = static_cast<const uint8_t*>(scales) + at;
     for (int64_t i = 0; i < n; ++i) {
@@ -123,8 +123,8 @@ inline Words load_eights(const uint8_t* codes) {
 // kLanes codes of six bits; code i begins at bit 6i.
 inline Words load_sixes(const uint8_t* packed) {
 #if defined(__AVX512F__)
-  const __m512i from = _mm512_setr_epi32(0x0100, 0x0100, 0x0201, 0x0302, 0x0403, 0x0403, 0x0504, 0x0605, 0x0706,
-                                         0x0706, 0x0807, 0x0908, 0x0A09, 0x0A09, 0x0B0A, 0x0C0B);
+  const __m512i from = _mm512_setr_epi32(0x0100, 0x0100, 0x0201, 0x0302, 0x0403, 0x0403, 0x0504, 0x0605,
+                                         0x0706, 0x0706, 0x0807, 0x0908, 0x0A09, 0x0A09, 0x0B0A, 0x0C0B);
   const __m512i shift = _mm512_setr_epi32(0, 6, 4, 2, 0, 6, 4, 2, 0, 6, 4, 2, 0, 6, 4, 2);
   const __m512i bytes = _mm512_castsi128_si512(_mm_maskz_loadu_epi8(0xFFF, packed));
   const __m512i pairs = _mm512_maskz_permutexvar_epi8(0x3333333333333333ull, from, bytes);
@@ -135,9 +135,8 @@ inline Words load_sixes(const uint8_t* packed) {
   memcpy(&low, packed, 4);
   memcpy(&high, packed + 4, 2);
   const int64_t word = static_cast<int64_t>(low | static_cast<uint64_t>(high) << 32);
-  const __m256i from =
-      _mm256_setr_epi8(0, 1, -1, -1, 0, 1, -1, -1, 1, 2, -1, -1, 2, 3, -1, -1, 3, 4, -1, -1, 3, 4, -1, -1, 4, 5, -1,
-                       -1, 5, 6, -1, -1);
+  const __m256i from = _mm256_setr_epi8(0, 1, -1, -1, 0, 1, -1, -1, 1, 2, -1, -1, 2, 3, -1, -1, 3, 4, -1, -1,
+                                        3, 4, -1, -1, 4, 5, -1, -1, 5, 6, -1, -1);
   const __m256i pairs = _mm256_shuffle_epi8(_mm256_set1_epi64x(word), from);
   const __m256i shift = _mm256_setr_epi32(0, 6, 4, 2, 0, 6, 4, 2);
   return (Words)_mm256_and_si256(_mm256_srlv_epi32(pairs, shift), _mm256_set1_epi32(63));
@@ -205,16 +204,16 @@ inline void decode_blocks(const Decoder& d, const BlockScales& blocks, const uin
 }
 
 template <CodeKind kKind>
-inline void decode_kind(const Decoder& d, const BlockScales& blocks, const uint8_t* packed, int64_t n, int64_t size,
-                        float* out) {
+inline void decode_kind(const Decoder& d, const BlockScales& blocks, const uint8_t* packed, int64_t n,
+                        int64_t size, float* out) {
   auto* run = d.spec->offset == 0   ? decode_blocks<kKind, 0>
               : d.spec->offset == 1 ? decode_blocks<kKind, 1>
                                     : decode_blocks<kKind, 2>;
   run(d, blocks, packed, n, size, out);
 }
 
-inline void decode_fast(const Decoder& d, const BlockScales& blocks, const uint8_t* packed, int64_t n, int64_t size,
-                        float* out) {
+inline void decode_fast(const Decoder& d, const BlockScales& blocks, const uint8_t* packed, int64_t n,
+                        int64_t size, float* out) {
   auto* run = d.spec->bits == 4   ? decode_kind<kNibbles>
               : d.spec->bits == 6 ? decode_kind<kSixes>
               : d.linear          ? decode_kind<kNumbers>
@@ -229,8 +228,10 @@ inline int64_t narrow(int32_t type, float* values, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const Floats v = load<Floats>(values + i);
     lost += overflows(v, type == kFloat16 ? 0x477FF000u : 0x7F7F8000u);
-    if (type == kFloat16) store_half(out + i, v);
-    else store_bfloat16(out + i, v);
+    if (type == kFloat16)
+      store_half(out + i, v);
+    else
+      store_bfloat16(out + i, v);
   }
   return count_lanes(lost);
 }
@@ -269,7 +270,8 @@ struct DequantizeScratch {
 
 // n values of the row that begins at block `first`, from `begin` on (a multiple of kPiece).
 inline void decode_piece(const Decoder& d, const uint8_t* row, const void* scales, const void* offsets,
-                         int64_t first, int64_t begin, int64_t n, int64_t block_size, DequantizeScratch* scratch) {
+                         int64_t first, int64_t begin, int64_t n, int64_t block_size,
+                         DequantizeScratch* scratch) {
   const DecodeSpec& spec = *d.spec;
   const int64_t size = block_size < kPiece ? block_size : kPiece, block = first + begin / block_size;
   int64_t done = 0;
@@ -285,7 +287,8 @@ inline void decode_piece(const Decoder& d, const uint8_t* row, const void* scale
   unpack(row + packed_bytes(begin + done, spec.bits), n - done, spec.bits, scratch->codes);
   for (int64_t i = done; i < n; i += size) {
     const int64_t m = size < n - i ? size : n - i;
-    decode_block(spec, scratch->codes + (i - done), m, scales, offsets, block + i / size, scratch->values + i);
+    decode_block(spec, scratch->codes + (i - done), m, scales, offsets, block + i / size,
+                 scratch->values + i);
   }
 }
 
@@ -298,7 +301,8 @@ int64_t dequantize(const DecodeSpec& spec, const uint8_t* packed, int64_t row_by
   const int64_t blocks = (length + block_size - 1) / block_size;
   int64_t at = row_begin * length, rows = row_end - row_begin, first = row_begin * blocks;
   packed += row_begin * row_bytes;
-  if (length % block_size == 0 && row_bytes == packed_bytes(length, spec.bits) && length * spec.bits % 8 == 0) {
+  if (length % block_size == 0 && row_bytes == packed_bytes(length, spec.bits) &&
+      length * spec.bits % 8 == 0) {
     length *= rows;  // rows of whole blocks lie one after the other: one long row
     rows = rows ? 1 : 0;
   }

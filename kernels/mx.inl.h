@@ -28,14 +28,15 @@ inline double rounded_value(const MxSpec& spec, double magnitude, double limit, 
   return spec.is_float ? round_float(spec, y, code) : round_integer(spec, y, code);
 }
 
-// Squared error of the block at exponent e, in units of 2**e0 squared; sixteen elements at a time, each to its
-// lane. Adding a power of two whose ulp is the distance of two element values rounds to the nearest one.
+// Squared error of the block at exponent e, in units of 2**e0 squared; sixteen elements at a time, each to
+// its lane. Adding a power of two whose ulp is the distance of two element values rounds to the nearest one.
 inline double mx_error(const MxSpec& spec, const double* x, int64_t n, int e, int e0) {
   constexpr int kWide = kLanes / 2;
   const double down = pow2(-e), unit = pow2(-e0), up = pow2(e - e0), limit = value_limit(spec, e);
   const int m = spec.mantissa_bits;
   const Doubles least = Doubles{} + (spec.is_float ? pow2(1 - spec.bias) : 1.0);
-  const Longs keep = Longs{} + (spec.is_float ? 0x7FF0000000000000 : 0), raise = Longs{} + (int64_t{52 - m} << 52);
+  const Longs keep = Longs{} + (spec.is_float ? 0x7FF0000000000000 : 0),
+              raise = Longs{} + (int64_t{52 - m} << 52);
   const Longs fixed = Longs{} + (spec.is_float ? 0 : int64_t{1023} << 52);
   Doubles lane[16 / kWide] = {};
   const int64_t whole = n & ~int64_t{15};
@@ -73,7 +74,8 @@ inline int clamp_int(int v, int low, int high) { return v < low ? low : v > high
 // The exponent of least error between `low` and `high`, ties to the larger. Only the exponents that can win
 // are tried: e0, e0 + 1 and on while nothing is lost, and below e0 while the clamped maximum alone costs
 // less than the best (docs/rules.md, "mse").
-inline int best_exponent(const MxSpec& spec, const double* x, int64_t n, double amax, int e0, int low, int high) {
+inline int best_exponent(const MxSpec& spec, const double* x, int64_t n, double amax, int e0, int low,
+                         int high) {
   int best = e0;
   double least = mx_error(spec, x, n, e0, e0);
   for (int e = e0 + 1; e <= high; ++e) {

@@ -4,8 +4,8 @@
 // what underflows (below 2**-126 where the least element value is 2**-16) rounds to zero either way. Blocks
 // whose scale is near the ends of its range, and those with non-finite values, are left to mx_block.
 
-constexpr int64_t kGroup = 16;        // blocks looked at together
-constexpr int64_t kAhead = 2;         // groups to prefetch ahead
+constexpr int64_t kGroup = 16;          // blocks looked at together
+constexpr int64_t kAhead = 2;           // groups to prefetch ahead
 constexpr int64_t kLargestBlock = 256;  // of the fast kernels
 
 struct MxVectors {
@@ -31,11 +31,11 @@ inline MxVectors mx_vectors(const MxSpec& spec) {
 
 // What a group of blocks looks like before coding. Blocks past the end are zeros.
 struct MxGroup {
-  int32_t amax[kGroup];   // bits of the largest magnitude
-  int32_t byte[kGroup];   // scale byte
-  float down[kGroup];     // 2**-e
-  int32_t odd[kGroup];    // all ones: the block is for mx_block
-  uint32_t special;       // bit b: the same
+  int32_t amax[kGroup];  // bits of the largest magnitude
+  int32_t byte[kGroup];  // scale byte
+  float down[kGroup];    // 2**-e
+  int32_t odd[kGroup];   // all ones: the block is for mx_block
+  uint32_t special;      // bit b: the same
 };
 
 struct MxCounts {
@@ -140,15 +140,16 @@ inline void code_group(const MxVectors& v, const MxGroup& g, const float* x, int
 
 // ---- `mse` for E2M1, blocks of at most 64
 //
-// In units of 2**e0, amax = a in [4, 8) and E2M1 has the values 0 .5 1 1.5 2 3 4 6. Then (accuracy of the
-// claims: rules.md, "mse"):
-//  * a <= 6: the values at e0 + 1 that are at most 6 are among those at e0, so going up loses nothing only if no
-//    element is nearest to .5 or 1.5, that is, has code 1 or 3. Where one has, its error grows by at least the
-//    distance of two float32 numbers near .25, 2**-26, which the float64 sum of rules.md still sees.
+// In units of 2**e0, amax = a in [4, 8) and E2M1 has the values 0 .5 1 1.5 2 3 4 6. Then:
+//  * a <= 6: the values at e0 + 1 that are at most 6 are among those at e0, so going up loses nothing only if
+//  no
+//    element is nearest to .5 or 1.5, that is, has code 1 or 3. Where one has, its error grows by at least
+//    the distance of two float32 numbers near .25, 2**-26, which the float64 sum of rules.md still sees.
 //  * The same from e0 + 1 to e0 + 2 (amax is then below 4 units).
 //  * a > 6: e0 and e0 + 1 are compared by a float32 sum; e0 - 1 clamps at 3, costs 6a - 27 > 9 at the maximum
 //    and gains at most 1/16 at each other element (those below 1): it never wins for 64 elements.
-//  * a <= 6, e0 - 1: costs at least 2a - 7 (3 from a = 5 on) at the maximum and gains at most 1/16 per element.
+//  * a <= 6, e0 - 1: costs at least 2a - 7 (3 from a = 5 on) at the maximum and gains at most 1/16 per
+//  element.
 //  * e0 - 2 clamps at 1.5, costs at least 6.25 and gains at most 1/16 per element.
 // What a float32 sum cannot decide, and blocks without codes 1 and 3, are left to mx_block.
 
@@ -168,8 +169,8 @@ inline Floats value_e2m1(Words code) {
 #endif
 }
 
-// How much the squared error grows from e0 to e0 + step, in units of 2**e0, without rounding worth speaking of:
-// at most 64 terms below 16, so the float32 sum is within 64 * 66 * 16 * 2**-24 < kUnsure.
+// How much the squared error grows from e0 to e0 + step, in units of 2**e0, without rounding worth speaking
+// of: at most 64 terms below 16, so the float32 sum is within 64 * 66 * 16 * 2**-24 < kUnsure.
 constexpr float kUnsure = 0.01f;
 
 inline float error_growth(const float* x, int64_t size, float down, float step) {
@@ -209,7 +210,8 @@ inline void choose_mse(const MxVectors& v, const float* x, int64_t n, int64_t si
 }
 
 // `mse` of every other element type and size, in float64.
-inline void choose_mse_exact(const MxSpec& spec, const float* x, int64_t n, int64_t size, double* wide, MxGroup* g) {
+inline void choose_mse_exact(const MxSpec& spec, const float* x, int64_t n, int64_t size, double* wide,
+                             MxGroup* g) {
   for (int64_t b = 0; b < n; ++b) {
     if ((g->special >> b & 1) || g->amax[b] == 0) continue;
     for (int64_t i = 0; i < size; ++i) wide[i] = x[b * size + i];
@@ -239,14 +241,18 @@ inline void recheck_mse(const MxVectors& v, const float* x, int64_t n, int64_t s
 inline int64_t count_saturated_blocks(const MxVectors& v, const MxGroup& g) {
   uint32_t mask = 0;
   for (int b = 0; b < kGroup; b += kLanes)
-    mask |= lane_bits((Ints)(load<Floats>((const float*)(g.amax + b)) * load<Floats>(g.down + b) > v.limit)) << b;
+    mask |= lane_bits((Ints)(load<Floats>((const float*)(g.amax + b)) * load<Floats>(g.down + b) > v.limit))
+            << b;
   return __builtin_popcount(mask & ~g.special);
 }
 
 inline void pack_fast(const uint8_t* codes, int64_t n, int bits, uint8_t* out) {
-  if (bits == 4) pack_nibbles(codes, n, out);
-  else if (bits == 6) pack_sixes(codes, n, out);
-  else memcpy(out, codes, static_cast<size_t>(n));
+  if (bits == 4)
+    pack_nibbles(codes, n, out);
+  else if (bits == 6)
+    pack_sixes(codes, n, out);
+  else
+    memcpy(out, codes, static_cast<size_t>(n));
 }
 
 struct FastScratch {
@@ -290,8 +296,10 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
     group_scales(v, &g, &counts);
     missing += kGroup - n;
     const bool mse = kKind == kE2m1 && spec.rule == 1 && size <= 64;
-    if (mse) choose_mse(v, x, n, size, &g);
-    else if (spec.rule == 1) choose_mse_exact(spec, x, n, size, scratch->wide, &g);
+    if (mse)
+      choose_mse(v, x, n, size, &g);
+    else if (spec.rule == 1)
+      choose_mse_exact(spec, x, n, size, scratch->wide, &g);
     code_group<kSize, kKind>(v, g, x, n, size, scratch->codes, &counts);
     if (mse) recheck_mse<kKind>(v, x, n, size, scratch->codes, &g, &counts);
     saturated_blocks += count_saturated_blocks(v, g);
@@ -328,21 +336,27 @@ bool quantize_mx(const Rows& rows, const MxSpec& spec, uint8_t* packed, int64_t 
                  int64_t* events) {
   const int64_t size = rows.block_size, whole = rows.length / size;
   const int64_t per_row = (rows.length + size - 1) / size;
-  if (!mx_is_fast(rows, spec) || !whole) return quantize_mx_plain(rows, spec, packed, row_bytes, scales, events);
+  if (!mx_is_fast(rows, spec) || !whole)
+    return quantize_mx_plain(rows, spec, packed, row_bytes, scales, events);
   Scratch<FastScratch> scratch(1);
   if (!scratch.data) return false;
   if (whole == per_row) {  // rows of whole blocks lie one after the other
     const int64_t first = rows.row_begin * whole;
-    mx_blocks(rows, spec, first * size, (rows.row_end - rows.row_begin) * whole, packed + rows.row_begin * row_bytes,
-              scales + first, scratch.data, events);
+    mx_blocks(rows, spec, first * size, (rows.row_end - rows.row_begin) * whole,
+              packed + rows.row_begin * row_bytes, scales + first, scratch.data, events);
     return true;
   }
   for (int64_t r = rows.row_begin; r < rows.row_end; ++r) {
-    mx_blocks(rows, spec, r * rows.length, whole, packed + r * row_bytes, scales + r * per_row, scratch.data, events);
+    mx_blocks(rows, spec, r * rows.length, whole, packed + r * row_bytes, scales + r * per_row, scratch.data,
+              events);
     // The partial block as a row of its own.
     const int64_t done = whole * size, width = rows.input_type == kFloat32 ? 4 : 2;
-    const Rows tail{static_cast<const uint8_t*>(rows.x) + (r * rows.length + done) * width, rows.input_type, 0, 1,
-                    rows.length - done, size};
+    const Rows tail{static_cast<const uint8_t*>(rows.x) + (r * rows.length + done) * width,
+                    rows.input_type,
+                    0,
+                    1,
+                    rows.length - done,
+                    size};
     const int64_t begin = packed_bytes(done, spec.bits);
     if (!quantize_mx_plain(tail, spec, packed + r * row_bytes + begin, row_bytes - begin,
                            scales + r * per_row + whole, events))

@@ -13,6 +13,7 @@
 namespace blockscale {
 namespace {
 
+// clang-format off: each builds on those before it
 #include "common.inl.h"
 #include "vector.inl.h"
 #include "mx.inl.h"
@@ -23,6 +24,7 @@ namespace {
 #include "affine_fast.inl.h"
 #include "dequantize.inl.h"
 #include "dequantize_fast.inl.h"
+// clang-format on
 
 }  // namespace
 

@@ -264,7 +264,8 @@ inline void store_bfloat16(uint16_t* p, Floats v) {
 #endif
 }
 
-// Finite values that become infinite when rounded to a type of which `first` (bits of a float32) is the least.
+// Finite values that become infinite when rounded to a type of which `first` (bits of a float32) is the
+// least.
 inline Ints overflows(Floats v, uint32_t first) {
   return (Ints)(((Words)v & 0x7FFFFFFFu) - first < 0x7F800000u - first);
 }

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -133,6 +135,28 @@ def test_threads_and_slabs(row: Scheme, rule: str, monkeypatch: pytest.MonkeyPat
                 if wanted[part] is not None:
                     assert b"".join(slab[part] for slab in slabs) == wanted[part]
             assert {k: sum(slab[3][k] for slab in slabs) for k in wanted[3]} == wanted[3]
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    """The pool's threads stay with the parent."""
+    code = """
+import os, warnings
+import numpy as np, blockscale as bs
+from blockscale import native
+native.GRAIN = 64
+warnings.simplefilter("ignore")  # Python warns of forks of a process with threads
+x = np.ones((64, 64), np.float32)
+bs.quantize(x, "mxfp4", threads=3)
+child = os.fork()
+if child == 0:
+    bs.quantize(x, "mxfp4", threads=3)
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["7"]
 
 
 # ---------------------------------------------------------------- dequantizing

@@ -1,6 +1,6 @@
 // Calls every kernel of every instruction set with drawn arguments, in buffers of exactly the size that the
-// interface promises, and compares the parts with those of the plain loops (float64 input; whole calls against
-// single rows). Built by .ci/sanitize with sanitizers, and for aarch64. Usage: fuzz [rounds] [seed]
+// interface promises, and compares the parts with those of the plain loops (float64 input; whole calls
+// against single rows). Built by .ci/sanitize with sanitizers, and for aarch64. Usage: fuzz [rounds] [seed]
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,9 +43,9 @@ bool same(const Buffer& a, const Buffer& b) { return a.size == b.size && !memcmp
 
 float drawn_float(int kind) {
   uint32_t u = draw();
-  if (kind == 1) u = (u & 0x807FFFFFu) | (120u + u % 11u) << 23;        // ordinary
+  if (kind == 1) u = (u & 0x807FFFFFu) | (120u + u % 11u) << 23;           // ordinary
   if (kind == 2) return static_cast<float>(static_cast<int>(u % 17) - 8);  // many ties
-  if (kind == 3) u &= 0x80FFFFFFu;                                      // tiny
+  if (kind == 3) u &= 0x80FFFFFFu;                                         // tiny
   if (kind == 4) u = u % 40 ? (u & 0x803FFFFFu) | 127u << 23 : 0x7FC00000u;
   float f;
   memcpy(&f, &u, 4);
@@ -53,13 +53,16 @@ float drawn_float(int kind) {
 }
 
 const MxSpec kElements[] = {
-    {4, 1, 1, 1, 2, 6.0, 0, 2, 0, 0},   {6, 1, 3, 1, 2, 7.5, 0, 2, 0, 0},    {6, 1, 2, 3, 4, 28, 0, 2, 0, 0},
-    {8, 1, 3, 7, 8, 448, 0, 2, 0, 0},   {8, 1, 2, 15, 15, 57344, 0, 2, 0, 0}, {8, 0, 6, 0, 0, 127 / 64.0, 0, 2, 0, 0},
+    {4, 1, 1, 1, 2, 6.0, 0, 2, 0, 0},     {6, 1, 3, 1, 2, 7.5, 0, 2, 0, 0},
+    {6, 1, 2, 3, 4, 28, 0, 2, 0, 0},      {8, 1, 3, 7, 8, 448, 0, 2, 0, 0},
+    {8, 1, 2, 15, 15, 57344, 0, 2, 0, 0}, {8, 0, 6, 0, 0, 127 / 64.0, 0, 2, 0, 0},
     {4, 0, 2, 0, 0, 7 / 4.0, 0, 2, 0, 0},
 };
 const double kThresholds[] = {2.0, 1.0, 1.5, 1.75};
 
-int64_t packed_bytes(int64_t count, int bits) { return bits == 6 ? 3 * ((count + 3) / 4) : (count * bits + 7) / 8; }
+int64_t packed_bytes(int64_t count, int bits) {
+  return bits == 6 ? 3 * ((count + 3) / 4) : (count * bits + 7) / 8;
+}
 
 int failures = 0;
 
@@ -123,7 +126,8 @@ void fuzz_mx(const Variants& v, long seed) {
   fill(s, type, x, wide);
   Buffer packed(s.rows * s.row_bytes, 1), scales(s.rows * s.blocks, 1);
   int64_t events[kEventCount] = {};
-  const Rows plain{wide.data, kFloat64, 0, s.rows, s.length, s.size}, rows{x.data, type, 0, s.rows, s.length, s.size};
+  const Rows plain{wide.data, kFloat64, 0, s.rows, s.length, s.size},
+      rows{x.data, type, 0, s.rows, s.length, s.size};
   v.table[0]->quantize_mx(plain, spec, reinterpret_cast<uint8_t*>(packed.data), s.row_bytes,
                           reinterpret_cast<uint8_t*>(scales.data), events);
   for (int i = 0; i < v.count; ++i) {
@@ -138,9 +142,10 @@ void fuzz_mx(const Variants& v, long seed) {
 
 void fuzz_affine(const Variants& v, long seed) {
   static const AffineSpec specs[] = {
-      {8, -128, 127, 1, 0, 2, 1, 0}, {4, -8, 7, 1, 0, 2, 1, 0}, {4, 0, 15, 1, 2, 2, 1, 0}, {8, -127, 127, 0, 0, 0, 1, 0},
-      {4, -7, 7, 1, 0, 0, 1, 0},     {2, -1, 1, 2, 0, 0, 1, 0}, {4, 0, 15, 0, 0, 0, 1, 0}, {8, 0, 255, 1, 1, 1, 1, 0},
-      {4, 0, 15, 2, 1, 1, 1, 0},     {4, -8, 7, 0, 1, 1, 0, 0}, {4, -7, 7, 1, 0, 3, 1, 0}, {4, 0, 15, 1, 1, 3, 1, 0},
+      {8, -128, 127, 1, 0, 2, 1, 0}, {4, -8, 7, 1, 0, 2, 1, 0},  {4, 0, 15, 1, 2, 2, 1, 0},
+      {8, -127, 127, 0, 0, 0, 1, 0}, {4, -7, 7, 1, 0, 0, 1, 0},  {2, -1, 1, 2, 0, 0, 1, 0},
+      {4, 0, 15, 0, 0, 0, 1, 0},     {8, 0, 255, 1, 1, 1, 1, 0}, {4, 0, 15, 2, 1, 1, 1, 0},
+      {4, -8, 7, 0, 1, 1, 0, 0},     {4, -7, 7, 1, 0, 3, 1, 0},  {4, 0, 15, 1, 1, 3, 1, 0},
   };
   const AffineSpec spec = specs[below(below(8) ? 10 : 12)];  // the search is slow: seldom
   Shape s = drawn_shape(spec.bits, spec.rule == 2);
@@ -152,17 +157,20 @@ void fuzz_affine(const Variants& v, long seed) {
   fill(s, type, x, wide);
   Buffer packed(s.rows * s.row_bytes, 1), scales(scale_bytes), offsets(offset_bytes);
   int64_t events[kEventCount] = {};
-  const Rows plain{wide.data, kFloat64, 0, s.rows, s.length, s.size}, rows{x.data, type, 0, s.rows, s.length, s.size};
-  v.table[0]->quantize_affine(plain, spec, nullptr, reinterpret_cast<uint8_t*>(packed.data), s.row_bytes, scales.data,
-                              spec.offset ? offsets.data : nullptr, events);
+  const Rows plain{wide.data, kFloat64, 0, s.rows, s.length, s.size},
+      rows{x.data, type, 0, s.rows, s.length, s.size};
+  v.table[0]->quantize_affine(plain, spec, nullptr, reinterpret_cast<uint8_t*>(packed.data), s.row_bytes,
+                              scales.data, spec.offset ? offsets.data : nullptr, events);
   for (int i = 0; i < v.count; ++i) {
     Buffer p(s.rows * s.row_bytes, 1), c(scale_bytes), o(offset_bytes);
     int64_t counted[kEventCount] = {};
     v.table[i]->quantize_affine(rows, spec, nullptr, reinterpret_cast<uint8_t*>(p.data), s.row_bytes, c.data,
                                 spec.offset ? o.data : nullptr, counted);
-    const bool refused = events[kNonFinite] || events[kScaleOverflow];  // the parts are then left as they were
+    const bool refused =
+        events[kNonFinite] || events[kScaleOverflow];  // the parts are then left as they were
     expect((refused || (same(p, packed) && same(c, scales) && same(o, offsets))) &&
-               events[kNonFinite] == counted[kNonFinite] && events[kScaleOverflow] == counted[kScaleOverflow] &&
+               events[kNonFinite] == counted[kNonFinite] &&
+               events[kScaleOverflow] == counted[kScaleOverflow] &&
                (refused || !memcmp(events, counted, sizeof events)),
            "quantize_affine", v.table[i]->isa, seed);
   }
@@ -185,22 +193,27 @@ void fuzz_dequantize(const Variants& v, long seed) {
   spec.values = values;
   const Shape s = drawn_shape(spec.bits, false);
   const int64_t scale_bytes = s.rows * s.blocks * (!spec.family ? 1 : spec.scale_type == kFloat32 ? 4 : 2);
-  const int64_t offset_bytes =
-      s.rows * s.blocks * (spec.offset == 1 ? 4 : spec.offset == 0 ? 0 : spec.scale_type == kFloat32 ? 4 : 2);
+  const int64_t offset_bytes = s.rows * s.blocks *
+                               (spec.offset == 1              ? 4
+                                : spec.offset == 0            ? 0
+                                : spec.scale_type == kFloat32 ? 4
+                                                              : 2);
   Buffer packed(s.rows * s.row_bytes, 1), scales(scale_bytes), offsets(offset_bytes);
   for (size_t i = 0; i < packed.size; ++i) packed.data[i] = static_cast<char>(draw());
   for (size_t i = 0; i < scales.size; ++i) scales.data[i] = static_cast<char>(draw() & 0x3F);
-  for (size_t i = 0; i < offsets.size; ++i) offsets.data[i] = static_cast<char>(draw() & (below(50) ? 0x1F : 0x7F));
+  for (size_t i = 0; i < offsets.size; ++i)
+    offsets.data[i] = static_cast<char>(draw() & (below(50) ? 0x1F : 0x7F));
   const int64_t width = spec.output_type == kFloat32 ? 4 : 2, bytes = s.rows * s.length * width;
   Buffer wanted(bytes);
   int64_t lost = 0;
   for (int64_t r = 0; r < s.rows; ++r)
-    lost += v.table[0]->dequantize(spec, reinterpret_cast<uint8_t*>(packed.data), s.row_bytes, scales.data, offsets.data,
-                                   r, r + 1, s.length, s.size, wanted.data);
+    lost += v.table[0]->dequantize(spec, reinterpret_cast<uint8_t*>(packed.data), s.row_bytes, scales.data,
+                                   offsets.data, r, r + 1, s.length, s.size, wanted.data);
   for (int i = 0; i < v.count; ++i) {
     Buffer out(bytes);
-    const int64_t count = v.table[i]->dequantize(spec, reinterpret_cast<uint8_t*>(packed.data), s.row_bytes, scales.data,
-                                                 offsets.data, 0, s.rows, s.length, s.size, out.data);
+    const int64_t count =
+        v.table[i]->dequantize(spec, reinterpret_cast<uint8_t*>(packed.data), s.row_bytes, scales.data,
+                               offsets.data, 0, s.rows, s.length, s.size, out.data);
     expect(same(out, wanted) && count == lost, "dequantize", v.table[i]->isa, seed);
   }
 }
