@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "bind_linear.h"
 #include "dispatch.h"
 
 namespace nb = nanobind;
@@ -149,4 +150,5 @@ NB_MODULE(_kernels, m) {
   m.def("dequantize", &dequantize, "isa"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a,
         "values"_a, "out"_a);
   m.def("choose_scale_mse", &choose_scale_mse, "isa"_a, "x"_a, "spec"_a, "span"_a, "headroom"_a);
+  blockscale::bind_linear(m);
 }

@@ -49,6 +49,32 @@ struct DecodeSpec {
   const float* values;          // value of every code, 2**bits entries
 };
 
+// Codes of a weight for the matmul: which fast decoding fits.
+enum CodeKind : int32_t { kTable = 0, kInt4, kUint4, kInt8, kUint8, kE2m1, kE4m3, kE5m2 };
+
+// A weight (rows, length) as the matmul sees it.
+struct LinearSpec {
+  int32_t bits, family, scale_type, offset;  // as in DecodeSpec; family 2: plain float32 rows, no blocks
+  int32_t kind;                              // CodeKind
+  float unit;                                // MX integers: value = code * unit; else 1
+  float step;                                // int8 activations: value = integer * step
+  const float* values;                       // value of every code, 2**bits entries
+  const int16_t* integers;                   // integer of every code (int8 activations), 2**bits entries
+  const uint8_t* packed;
+  int64_t row_bytes;
+  const void* scales;
+  const void* offsets;
+  int64_t length, block_size;
+};
+
+// Activations in 8 bits, (rows, stride) codes, (rows, segments) scales and sums of codes; see docs/linear.md.
+struct Int8Activations {
+  int8_t* codes;
+  float* scales;
+  float* sums;
+  int64_t rows, stride, segments;
+};
+
 struct KernelTable {
   const char* isa;
   // packed: (rows, row_bytes); scales: (rows, blocks). Both are written for the given rows only.
@@ -64,6 +90,14 @@ struct KernelTable {
                         int64_t block_size, void* out);
   // The byte of one block by least squared error among base - span .. base + headroom.
   int32_t (*choose_scale_mse)(const double* x, int64_t n, const MxSpec&, int32_t span, int32_t headroom);
+  // out[i, n] = a_i . w_n for n_begin <= n < n_end. a: (rows, a_stride), a_stride a multiple of 16, zeros past
+  // the length. Both return false if memory ran out.
+  bool (*linear_float)(const LinearSpec&, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
+                       int64_t n_end, float* out, int64_t out_stride);
+  bool (*linear_int8)(const LinearSpec&, const Int8Activations&, int64_t n_begin, int64_t n_end, float* out,
+                      int64_t out_stride);
+  // Fills the activations from (rows, a_stride) finite float32, in the order that linear_int8 of this table wants.
+  void (*activations_int8)(const LinearSpec&, const float* a, int64_t a_stride, const Int8Activations&);
 };
 
 }  // namespace blockscale

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .checkpoint import open_checkpoint as open
     from .checkpoint import save_checkpoint as save
     from .errors import BlockscaleError
+    from .linear import linear
     from .quantize import quantize
+    from .reblock import reblock
     from .schemes import Scheme, scheme
     from .tensor import BlockTensor, QuantizeReport
 
@@ -27,9 +29,11 @@ __all__ = [
     "Scheme",
     "__version__",
     "hurray",
+    "linear",
     "mx",
     "open",
     "quantize",
+    "reblock",
     "save",
     "scheme",
 ]
@@ -42,9 +46,11 @@ _HOMES = {
     "QuantizeReport": ".tensor:QuantizeReport",
     "Scheme": ".schemes:Scheme",
     "hurray": ".hurray:",
+    "linear": ".linear:linear",
     "mx": ".mx:",
     "open": ".checkpoint:open_checkpoint",
     "quantize": ".quantize:quantize",
+    "reblock": ".reblock:reblock",
     "save": ".checkpoint:save_checkpoint",
     "scheme": ".schemes:scheme",
 }

@@ -84,6 +84,10 @@ class AxisError(InputError):
     """An axis outside the tensor."""
 
 
+class BlockAxisError(InputError):
+    """A matmul whose reduction axis is not the axis along which the weight's blocks run."""
+
+
 class BlockSizeError(InputError):
     """A block size that is not allowed."""
 

@@ -1,0 +1,137 @@
+// Binds the matmul: checks sizes, releases the GIL, calls a kernel (see bind.cpp for how arrays arrive).
+#include "bind_linear.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "dispatch.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace blockscale {
+namespace {
+
+template <typename T>
+using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void need(bool ok, const char* what) {
+  if (!ok) throw std::invalid_argument(what);
+}
+
+const KernelTable& table(int32_t isa) {
+  static const Variants variants = available_variants();
+  need(isa >= 0 && isa < variants.count, "isa");
+  return *variants.table[isa];
+}
+
+int64_t item_size(int32_t type) { return type == kFloat32 ? 4 : 2; }
+
+// A weight (rows, length); the arrays are kept alive by the caller.
+struct Weight {
+  LinearSpec spec;
+  int64_t rows;
+};
+
+Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
+              Flat<const uint8_t> scales, const std::optional<Flat<const uint8_t>>& offsets) {
+  need(t.size() == 11, "a weight has eleven numbers");
+  LinearSpec s{};
+  s.bits = nb::cast<int32_t>(t[0]), s.family = nb::cast<int32_t>(t[1]), s.scale_type = nb::cast<int32_t>(t[2]);
+  s.offset = nb::cast<int32_t>(t[3]), s.kind = nb::cast<int32_t>(t[4]);
+  s.unit = nb::cast<float>(t[5]), s.step = nb::cast<float>(t[6]);
+  const int64_t rows = nb::cast<int64_t>(t[7]);
+  s.length = nb::cast<int64_t>(t[8]), s.block_size = nb::cast<int64_t>(t[9]), s.row_bytes = nb::cast<int64_t>(t[10]);
+  need(rows >= 0 && s.length >= 1 && s.block_size >= 2 && s.row_bytes >= 0, "negative size");
+  need(s.bits == 32 ? s.family == 2 : s.bits >= 2 && s.bits <= 8, "bits");
+  need(static_cast<int64_t>(packed.size()) == rows * s.row_bytes, "size of packed");
+  const int64_t blocks = (s.length + s.block_size - 1) / s.block_size;
+  const int64_t padded = blocks * s.block_size;
+  if (s.family == 2) {
+    need(s.row_bytes == s.length * 4, "row bytes");
+  } else {
+    need(s.row_bytes >= (s.bits == 6 ? 3 * ((padded + 3) / 4) : (padded * s.bits + 7) / 8), "row bytes");
+    need(static_cast<int64_t>(values.size()) == int64_t{1} << s.bits, "size of values");
+    need(integers.size() == values.size() || integers.size() == 0, "size of integers");
+    const int64_t scale_size = s.family == 0 ? 1 : item_size(s.scale_type);
+    need(static_cast<int64_t>(scales.size()) == rows * blocks * scale_size, "size of scales");
+    need(offsets.has_value() == (s.offset != 0), "offsets");
+    const int64_t offset_size = s.offset == 1 ? 4 : item_size(s.scale_type);
+    need(!offsets || static_cast<int64_t>(offsets->size()) == rows * blocks * offset_size, "size of offsets");
+  }
+  s.values = values.data(), s.integers = integers.data(), s.packed = packed.data(), s.scales = scales.data();
+  s.offsets = offsets ? offsets->data() : nullptr;
+  return {s, rows};
+}
+
+void check_output(const Weight& w, int64_t n_begin, int64_t n_end, int64_t rows, const Matrix<float>& out) {
+  need(0 <= n_begin && n_begin <= n_end && n_end <= w.rows, "range of outputs");
+  need(static_cast<int64_t>(out.shape(0)) == rows && static_cast<int64_t>(out.shape(1)) == w.rows, "shape of out");
+}
+
+bool linear_float(int32_t isa, Matrix<const float> a, nb::tuple spec, Flat<const float> values,
+                  Flat<const int16_t> integers, Flat<const uint8_t> packed, Flat<const uint8_t> scales,
+                  std::optional<Flat<const uint8_t>> offsets, int64_t n_begin, int64_t n_end, Matrix<float> out) {
+  const Weight w = weight(spec, values, integers, packed, scales, offsets);
+  const int64_t rows = static_cast<int64_t>(a.shape(0)), stride = static_cast<int64_t>(a.shape(1));
+  need(stride == (w.spec.length + 15) / 16 * 16, "width of a");
+  check_output(w, n_begin, n_end, rows, out);
+  const KernelTable& kernels = table(isa);
+  nb::gil_scoped_release release;
+  return kernels.linear_float(w.spec, a.data(), rows, stride, n_begin, n_end, out.data(), w.rows);
+}
+
+Int8Activations activations(const Weight& w, Matrix<int8_t>& codes, Matrix<float>& scales, Matrix<float>& sums) {
+  const int64_t rows = static_cast<int64_t>(codes.shape(0)), stride = static_cast<int64_t>(codes.shape(1));
+  const int64_t segment = w.spec.block_size < 32 ? w.spec.block_size : 32;
+  const int64_t segments = stride / segment;
+  need(stride % 128 == 0 && stride >= w.spec.length, "width of codes");
+  need(static_cast<int64_t>(scales.shape(0)) == rows && static_cast<int64_t>(scales.shape(1)) == segments &&
+           static_cast<int64_t>(sums.shape(0)) == rows && static_cast<int64_t>(sums.shape(1)) == segments,
+       "shape of the activations' scales");
+  need(w.spec.integers != nullptr, "integers");
+  return {codes.data(), scales.data(), sums.data(), rows, stride, segments};
+}
+
+void activations_int8(int32_t isa, Matrix<const float> a, nb::tuple spec, Flat<const float> values,
+                      Flat<const int16_t> integers, Flat<const uint8_t> packed, Flat<const uint8_t> scales,
+                      std::optional<Flat<const uint8_t>> offsets, Matrix<int8_t> codes, Matrix<float> a_scales,
+                      Matrix<float> sums) {
+  const Weight w = weight(spec, values, integers, packed, scales, offsets);
+  const Int8Activations to = activations(w, codes, a_scales, sums);
+  need(static_cast<int64_t>(a.shape(0)) == to.rows && static_cast<int64_t>(a.shape(1)) >= w.spec.length,
+       "shape of a");
+  const KernelTable& kernels = table(isa);
+  nb::gil_scoped_release release;
+  kernels.activations_int8(w.spec, a.data(), static_cast<int64_t>(a.shape(1)), to);
+}
+
+bool linear_int8(int32_t isa, Matrix<int8_t> codes, Matrix<float> a_scales, Matrix<float> sums, nb::tuple spec,
+                 Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
+                 Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets, int64_t n_begin,
+                 int64_t n_end, Matrix<float> out) {
+  const Weight w = weight(spec, values, integers, packed, scales, offsets);
+  const Int8Activations a = activations(w, codes, a_scales, sums);
+  check_output(w, n_begin, n_end, a.rows, out);
+  const KernelTable& kernels = table(isa);
+  nb::gil_scoped_release release;
+  return kernels.linear_int8(w.spec, a, n_begin, n_end, out.data(), w.rows);
+}
+
+}  // namespace
+
+void bind_linear(nb::module_& m) {
+  m.def("linear_float", &linear_float, "isa"_a, "a"_a, "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a,
+        "offsets"_a.none(), "n_begin"_a, "n_end"_a, "out"_a);
+  m.def("activations_int8", &activations_int8, "isa"_a, "a"_a, "spec"_a, "values"_a, "integers"_a, "packed"_a,
+        "scales"_a, "offsets"_a.none(), "codes"_a, "a_scales"_a, "sums"_a);
+  m.def("linear_int8", &linear_int8, "isa"_a, "codes"_a, "a_scales"_a, "sums"_a, "spec"_a, "values"_a,
+        "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "n_begin"_a, "n_end"_a, "out"_a);
+}
+
+}  // namespace blockscale

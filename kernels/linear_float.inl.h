@@ -1,0 +1,107 @@
+// y = a W^T in float32, in one fixed order (docs/linear.md): element k goes to lane k mod 16 by one
+// multiplication and one addition, ascending; the lanes are halved, 8 + 4 + 2 + 1. Tiles only change which
+// outputs are worked on together.
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16, kRowsA = 4, kRowsW = 6;  // 24 of 32 registers accumulate
+#elif defined(__AVX__)
+constexpr int kWidth = 8, kRowsA = 3, kRowsW = 4;  // 12 of 16
+#elif defined(__aarch64__)
+constexpr int kWidth = 4, kRowsA = 4, kRowsW = 6;
+#else
+constexpr int kWidth = 4, kRowsA = 3, kRowsW = 4;
+#endif
+constexpr int kLanes = 16;
+constexpr int64_t kChunk = 1024;  // elements of a row decoded at a time
+constexpr int64_t kTileRows = 24;  // weight rows decoded at a time when there are many activations
+constexpr int64_t kPanel = 128;    // activation rows that share a decoded tile
+
+#include "linear_decode.inl.h"
+
+typedef float Vector __attribute__((vector_size(kWidth * 4)));
+typedef float LooseVector __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+
+// lanes(i, j) += a_i * w_j over n elements (a multiple of 16).
+template <int kA>
+inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t w_stride, int64_t n, float* lanes,
+                     int64_t lane_stride) {
+  for (int h = 0; h < kLanes; h += kWidth) {
+    Vector sum[kA][kRowsW];
+    for (int i = 0; i < kA; ++i)
+      for (int j = 0; j < kRowsW; ++j)
+        sum[i][j] = *reinterpret_cast<const LooseVector*>(lanes + i * lane_stride + j * kLanes + h);
+    for (int64_t k = h; k < n; k += kLanes) {
+      Vector x[kA];
+      for (int i = 0; i < kA; ++i) x[i] = *reinterpret_cast<const LooseVector*>(a + i * a_stride + k);
+      for (int j = 0; j < kRowsW; ++j) {
+        const Vector y = *reinterpret_cast<const LooseVector*>(w + j * w_stride + k);
+        for (int i = 0; i < kA; ++i) sum[i][j] += x[i] * y;
+      }
+    }
+    for (int i = 0; i < kA; ++i)
+      for (int j = 0; j < kRowsW; ++j)
+        *reinterpret_cast<LooseVector*>(lanes + i * lane_stride + j * kLanes + h) = sum[i][j];
+  }
+}
+
+inline void dot_rows(int64_t rows, const float* a, int64_t a_stride, const float* w, int64_t w_stride, int64_t n,
+                     float* lanes, int64_t lane_stride) {
+  while (rows > 0) {
+    const int64_t m = rows < kRowsA ? rows : kRowsA;
+    if (m == 1) dot_tile<1>(a, a_stride, w, w_stride, n, lanes, lane_stride);
+    if (m == 2) dot_tile<2>(a, a_stride, w, w_stride, n, lanes, lane_stride);
+    if (m == 3) dot_tile<3>(a, a_stride, w, w_stride, n, lanes, lane_stride);
+    if (m == 4) dot_tile<4>(a, a_stride, w, w_stride, n, lanes, lane_stride);
+    a += m * a_stride, lanes += m * lane_stride, rows -= m;
+  }
+}
+
+inline float add_lanes(float* lane) {
+  for (int half = kLanes / 2; half; half /= 2)
+    for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
+  return lane[0];
+}
+
+// Outputs [n_begin, n_end) of a panel of activation rows.
+inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
+                         int64_t n_end, int64_t tile_rows, float* tile, float* lanes, uint8_t* codes, float* out,
+                         int64_t out_stride) {
+  const int64_t lane_stride = tile_rows * kLanes;
+  for (int64_t n = n_begin; n < n_end; n += tile_rows) {
+    const int64_t count = tile_rows < n_end - n ? tile_rows : n_end - n;
+    const int64_t used = (count + kRowsW - 1) / kRowsW * kRowsW;
+    memset(lanes, 0, static_cast<size_t>(rows * lane_stride) * 4);
+    for (int64_t k = 0; k < spec.length; k += kChunk) {
+      const int64_t size = kChunk < spec.length - k ? kChunk : spec.length - k;
+      const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
+      for (int64_t j = 0; j < count; ++j) {
+        float* row = tile + j * kChunk;
+        decode_piece(spec, n + j, k, size, codes, row);
+        for (int64_t i = size; i < padded; ++i) row[i] = 0;
+      }
+      for (int64_t i = 0; i < rows; i += kRowsA) {
+        const int64_t m = kRowsA < rows - i ? kRowsA : rows - i;
+        for (int64_t j = 0; j < used; j += kRowsW)
+          dot_rows(m, a + i * a_stride + k, a_stride, tile + j * kChunk, kChunk, padded,
+                   lanes + i * lane_stride + j * kLanes, lane_stride);
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < count; ++j)
+        out[i * out_stride + n + j] = add_lanes(lanes + i * lane_stride + j * kLanes);
+  }
+}
+
+// a: (rows, a_stride) float32, a_stride a multiple of 16, zeros past spec.length.
+bool linear_float(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
+                  int64_t n_end, float* out, int64_t out_stride) {
+  const int64_t tile_rows = rows <= kRowsA ? kRowsW : kTileRows;
+  const int64_t panel = rows < kPanel ? rows : kPanel;
+  Scratch<float> tile(tile_rows * kChunk + 16), lanes(panel * tile_rows * kLanes);
+  Scratch<uint8_t> codes(kChunk + 8);
+  if (!tile.data || !lanes.data || !codes.data) return false;
+  for (int64_t i = 0; i < rows; i += kPanel)
+    linear_panel(spec, a + i * a_stride, kPanel < rows - i ? kPanel : rows - i, a_stride, n_begin, n_end, tile_rows,
+                 tile.data, lanes.data, codes.data, out + i * out_stride, out_stride);
+  return true;
+}

@@ -1,0 +1,187 @@
+"""The door to the matmul kernels: describes weights to them, splits outputs over threads."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _kernels
+from .blocks import BlockGrid
+from .native import INPUT_DTYPES, as_bytes, chosen_isa, thread_count
+from .schemes import Scheme
+
+SEGMENT = 32
+"""Activations in 8 bits share a scale per so many elements."""
+_STEP = 128  # the kernels read 8-bit activations in steps of so many
+_TILE = 24  # outputs that a kernel works on together
+_OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
+# The order of the kernels' CodeKind (kernels/table.h); 0: from the table of values.
+_KINDS = {"int4": 1, "uint4": 2, "int8": 3, "uint8": 4, "float4_e2m1": 5, "float8_e4m3": 6, "float8_e5m2": 7}
+# Element values times 2**this are integers of 8 bits (float types; integers are their own).
+_FRACTION_BITS = {"float4_e2m1": 1, "float6_e2m3": 3}
+_NO_SCALES = np.empty(0, np.uint8)
+_NO_INTEGERS = np.empty(0, np.int16)
+_NO_VALUES = np.empty(0, np.float32)
+# Multiplications below which a second thread costs more than it saves.
+_PER_THREAD = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight `(rows, length)` with blocks along the length, as the kernels take it.
+
+    Attributes:
+        rows: outputs.
+        length: the reduction.
+        block_size: elements per block.
+        parts: the kernels' arguments that describe it.
+        is_integer: whether 8-bit activations meet integer codes.
+    """
+
+    rows: int
+    length: int
+    block_size: int
+    parts: tuple[Any, ...]
+    is_integer: bool
+
+
+@lru_cache(maxsize=64)
+def _scheme_numbers(scheme: Scheme) -> tuple[tuple[Any, ...], NDArray[np.float32], NDArray[np.int16]]:
+    """The numbers of LinearSpec that depend on the scheme, the values and the integers of its codes."""
+    element = scheme.element
+    fraction = 0 if element.is_integer else _FRACTION_BITS.get(element.name)
+    integers = _NO_INTEGERS
+    if fraction is not None:
+        integers = (element.values * np.float32(1 << fraction)).astype(np.int16)
+    unit = 2.0**scheme.value_exponent
+    numbers = (
+        element.bits,
+        int(not scheme.is_mx),
+        0 if scheme.is_mx else INPUT_DTYPES.index(scheme.scale.dtype),
+        _OFFSETS[scheme.offset],
+        _KINDS.get(element.name, 0),
+        unit,
+        unit * 2.0 ** -(fraction or 0),
+    )
+    return numbers, element.values * np.float32(unit), integers
+
+
+def block_weight(
+    scheme: Scheme,
+    grid: BlockGrid,
+    packed: NDArray[np.uint8],
+    scales: NDArray[Any],
+    offsets: NDArray[Any] | None,
+) -> Weight:
+    """A weight in canonical form, blocks along its last axis."""
+    numbers, values, integers = _scheme_numbers(scheme)
+    size = (grid.rows, grid.length, grid.block_size, grid.row_bytes(scheme.element.bits))
+    parts = (
+        (*numbers, *size),
+        values,
+        integers,
+        as_bytes(packed),
+        as_bytes(scales),
+        None if offsets is None else as_bytes(offsets),
+    )
+    return Weight(grid.rows, grid.length, grid.block_size, parts, integers.size > 0)
+
+
+def dense_weight(values: NDArray[np.float32]) -> Weight:
+    """A plain float32 weight `(rows, length)`, contiguous."""
+    rows, length = values.shape
+    numbers = (32, 2, 0, 0, 0, 1.0, 1.0, rows, length, SEGMENT, 4 * length)
+    parts = (numbers, _NO_VALUES, _NO_INTEGERS, as_bytes(values), _NO_SCALES, None)
+    return Weight(rows, length, SEGMENT, parts, False)
+
+
+def linear_float(
+    a: NDArray[np.float32], w: Weight, out: NDArray[np.float32], threads: int | None, isa: int | None = None
+) -> None:
+    """`out = a w^T` in the fixed float32 order.
+
+    Args:
+        a: float32 `(m, length rounded up to 16)`, contiguous, zeros past the length.
+        w: the weight.
+        out: float32 `(m, w.rows)`, contiguous.
+        threads: at most this many; None: all processors.
+        isa: index into ISAS; None: the chosen one.
+
+    Raises:
+        MemoryError: no memory for a tile.
+    """
+    kernels = chosen_isa() if isa is None else isa
+
+    def run(begin: int, end: int) -> bool:
+        return _kernels.linear_float(kernels, a, *w.parts, begin, end, out)
+
+    _split_outputs(run, w, len(a), threads)
+
+
+def linear_int8(
+    a: NDArray[np.float32], w: Weight, out: NDArray[np.float32], threads: int | None, isa: int | None = None
+) -> None:
+    """`out = a w^T` with `a` quantized to 8 bits and integer dot products; arguments as `linear_float`."""
+    kernels = chosen_isa() if isa is None else isa
+    stride = -(-w.length // _STEP) * _STEP
+    segments = stride // min(SEGMENT, w.block_size)
+    codes = np.zeros((len(a), stride), np.int8)
+    scales = np.zeros((len(a), segments), np.float32)
+    sums = np.zeros((len(a), segments), np.float32)
+    _kernels.activations_int8(kernels, a, *w.parts, codes, scales, sums)
+
+    def run(begin: int, end: int) -> bool:
+        return _kernels.linear_int8(kernels, codes, scales, sums, *w.parts, begin, end, out)
+
+    _split_outputs(run, w, len(a), threads)
+
+
+def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, threads: int | None) -> None:
+    """Call `run(begin, end)` over ranges of outputs; the calling thread takes its share."""
+    work = rows * w.rows * w.length
+    if not work:
+        return
+    tiles = -(-w.rows // _TILE)
+    count = min(thread_count(threads), tiles, 1 + work // _PER_THREAD)
+    if count == 1:
+        _check(run(0, w.rows))
+        return
+    pieces = min(tiles, 4 * count)
+    cuts = [min(w.rows, _TILE * (tiles * i // pieces)) for i in range(pieces + 1)]
+    left = deque(zip(cuts[:-1], cuts[1:], strict=True))
+
+    def take() -> None:
+        while left:
+            try:
+                begin, end = left.popleft()
+            except IndexError:  # another thread was faster
+                return
+            _check(run(begin, end))
+
+    others = [_pool(count - 1).submit(take) for _ in range(count - 1)]
+    take()
+    for other in others:
+        other.result()
+
+
+def _check(done: bool) -> None:
+    if not done:
+        raise MemoryError("no memory for a tile of the matmul")
+
+
+@lru_cache(maxsize=8)
+def _pool(count: int) -> ThreadPoolExecutor:
+    """Threads that stay: starting them would cost as much as a small product."""
+    return ThreadPoolExecutor(count, thread_name_prefix="blockscale-linear")
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of the threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
