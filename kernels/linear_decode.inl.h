@@ -2,7 +2,6 @@
 // `dequantize`, bit for bit; what lies past the row's end decodes to anything and meets zeros.
 
 #if defined(__AVX2__)
-#define BLOCKSCALE_VECTOR_DECODE 1
 
 #if defined(__AVX512F__)
 struct Float16Lanes {
@@ -11,6 +10,10 @@ struct Float16Lanes {
 inline Float16Lanes lanes_mul(Float16Lanes a, float s) { return {_mm512_mul_ps(a.v, _mm512_set1_ps(s))}; }
 inline Float16Lanes lanes_add(Float16Lanes a, float s) { return {_mm512_add_ps(a.v, _mm512_set1_ps(s))}; }
 inline void lanes_store(float* out, Float16Lanes a) { _mm512_storeu_ps(out, a.v); }
+inline Float16Lanes lanes_load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Float16Lanes lanes_sum(Float16Lanes sum, Float16Lanes x, Float16Lanes y) {
+  return {_mm512_add_ps(sum.v, _mm512_mul_ps(x.v, y.v))};
+}
 
 struct Int16Lanes {
   __m512i v;
@@ -62,6 +65,11 @@ inline Float16Lanes lanes_add(Float16Lanes x, float s) {
 inline void lanes_store(float* out, Float16Lanes x) {
   _mm256_storeu_ps(out, x.a);
   _mm256_storeu_ps(out + 8, x.b);
+}
+
+inline Float16Lanes lanes_load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline Float16Lanes lanes_sum(Float16Lanes sum, Float16Lanes x, Float16Lanes y) {
+  return {_mm256_add_ps(sum.a, _mm256_mul_ps(x.a, y.a)), _mm256_add_ps(sum.b, _mm256_mul_ps(x.b, y.b))};
 }
 
 struct Int16Lanes {
@@ -120,84 +128,186 @@ inline Float16Lanes e4m3_values(const uint8_t* p) {
   return lanes_mul(halves_to_float(half), 256.0f);
 }
 
-// Decode 16 values at a time; `load` turns a place in the packed row into values without scale.
-template <int kBits, typename Load>
-inline void decode_sixteens(const uint8_t* packed, int64_t n, float s, Load load, float* out) {
-  for (int64_t i = 0; i < n; i += 16) lanes_store(out + i, lanes_mul(load(packed + i * kBits / 8), s));
-}
+// One class per kind of code: 16 codes at `p` to values without scale; z is the zero point.
+struct ReadE2m1 {
+  static constexpr int kBits = 4;
+  static Float16Lanes read(const uint8_t* p, int32_t) { return e2m1_values(load_nibbles(p)); }
+};
+struct ReadInt4 {
+  static constexpr int kBits = 4;
+  static Float16Lanes read(const uint8_t* p, int32_t z) { return lanes_float(signed_nibbles(load_nibbles(p)), z); }
+};
+struct ReadUint4 {
+  static constexpr int kBits = 4;
+  static Float16Lanes read(const uint8_t* p, int32_t z) { return lanes_float(unsigned_nibbles(load_nibbles(p)), z); }
+};
+struct ReadInt8 {
+  static constexpr int kBits = 8;
+  static Float16Lanes read(const uint8_t* p, int32_t z) { return lanes_float(load_signed_bytes(p), z); }
+};
+struct ReadUint8 {
+  static constexpr int kBits = 8;
+  static Float16Lanes read(const uint8_t* p, int32_t z) { return lanes_float(load_unsigned_bytes(p), z); }
+};
+struct ReadE4m3 {
+  static constexpr int kBits = 8;
+  static Float16Lanes read(const uint8_t* p, int32_t) { return e4m3_values(p); }
+};
+struct ReadE5m2 {
+  static constexpr int kBits = 8;
+  static Float16Lanes read(const uint8_t* p, int32_t) { return e5m2_values(p); }
+};
 
-inline float scale_of(const LinearSpec& spec, int64_t block) {
-  if (spec.family == 0) return e8m0_value(static_cast<const uint8_t*>(spec.scales)[block]);
-  if (spec.scale_type == kFloat16) return _cvtsh_ss(static_cast<const uint16_t*>(spec.scales)[block]);
-  return load_scale(spec.scale_type, spec.scales, block);
-}
-
-// One piece of one block, n a multiple of 16; false: not one of the fast kinds.
-inline bool decode_fast(const LinearSpec& spec, const uint8_t* packed, int64_t n, int64_t block, float* out) {
-  const float s = scale_of(spec, block) * spec.unit;
-  int32_t z = 0;
-  if (spec.offset == 1) {
-    z = static_cast<const int32_t*>(spec.offsets)[block];
-    if (z < INT32_MIN + 256) return false;  // code - z would not fit
+// The scales of `count` blocks as float32.
+inline void read_scales(const LinearSpec& spec, const void* from, int64_t first, int64_t count, float* out) {
+  if (spec.family == 0) {
+    const uint8_t* bytes = static_cast<const uint8_t*>(from) + first;
+    const float unit = spec.unit;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t e = bytes[i], ends = e == 0 || e == 255 ? 0x400000u : 0u;  // 0: subnormal; 255: NaN
+      out[i] = float_of(e << 23 | ends) * unit;
+    }
+    return;
   }
+  int64_t i = 0;
+  if (spec.scale_type == kFloat16) {
+    const uint16_t* halves = static_cast<const uint16_t*>(from) + first;
+    for (; i + 16 <= count; i += 16)
+      lanes_store(out + i, halves_to_float(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + i))));
+  }
+  for (; i < count; ++i) out[i] = load_scale(spec.scale_type, from, first + i);
+}
+
+// A piece of a row that begins at element `begin`, n elements (the last 16 may go beyond).
+template <typename Read, int kOffset>
+inline void decode_blocks(const LinearSpec& spec, const uint8_t* packed, int64_t first, int64_t begin, int64_t n,
+                          float* out) {
+  const int64_t size = spec.block_size;
+  const int shift = __builtin_ctzll(static_cast<unsigned long long>(size));
+  first += begin >> shift;
+  const int64_t count = ((begin + n - 1) >> shift) - (begin >> shift) + 1;
+  float scales[kChunk / 16], minimums[kChunk / 16];
+  read_scales(spec, spec.scales, first, count, scales);
+  if (kOffset == 2) read_scales(spec, spec.offsets, first, count, minimums);
+  const int32_t* zero_points = kOffset == 1 ? static_cast<const int32_t*>(spec.offsets) + first : nullptr;
+  const auto step = [&](int64_t block, int64_t sixteen) {
+    const int32_t z = kOffset == 1 ? zero_points[block] : 0;
+    const Float16Lanes value = lanes_mul(Read::read(packed + sixteen * (2 * Read::kBits), z), scales[block]);
+    lanes_store(out + sixteen * 16, kOffset == 2 ? lanes_add(value, minimums[block]) : value);
+  };
+  const int64_t sixteens = (n + 15) / 16;
+  if (size == 32) {  // the usual size: no loop in the loop
+    for (int64_t b = 0; b < sixteens / 2; ++b) step(b, 2 * b), step(b, 2 * b + 1);
+    if (sixteens & 1) step(sixteens / 2, sixteens - 1);
+    return;
+  }
+  for (int64_t b = 0, i = 0; b < count; ++b) {  // a piece begins between blocks, or lies within one
+    const int64_t end = i + size / 16 < sixteens ? i + size / 16 : sixteens;
+    for (; i < end; ++i) step(b, i);
+  }
+}
+
+// One activation row meets four weight rows without a tile: lanes(j) += a * w_j, `blocks` blocks of 32 from `begin`.
+template <typename Read, int kOffset>
+inline void dot_blocks(const LinearSpec& spec, int64_t r, int64_t begin, int64_t blocks, const float* a,
+                       float* lanes) {
+  const int64_t row_blocks = (spec.length + 31) / 32;
+  float scales[4][kChunk / 32], minimums[4][kChunk / 32];
+  const uint8_t* packed[4];
+  const int32_t* zero_points[4] = {};
+  Float16Lanes sum[4];
+  for (int j = 0; j < 4; ++j) {
+    const int64_t first = (r + j) * row_blocks + begin / 32;
+    read_scales(spec, spec.scales, first, blocks, scales[j]);
+    if (kOffset == 2) read_scales(spec, spec.offsets, first, blocks, minimums[j]);
+    if (kOffset == 1) zero_points[j] = static_cast<const int32_t*>(spec.offsets) + first;
+    packed[j] = spec.packed + (r + j) * spec.row_bytes + begin / 8 * Read::kBits;
+    sum[j] = lanes_load(lanes + j * 16);
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Float16Lanes x = lanes_load(a + b * 32), y = lanes_load(a + b * 32 + 16);
+    for (int j = 0; j < 4; ++j) {
+      const int32_t z = kOffset == 1 ? zero_points[j][b] : 0;
+      const uint8_t* p = packed[j] + b * (4 * Read::kBits);
+      __builtin_prefetch(p + 4 * spec.row_bytes);
+      Float16Lanes v = lanes_mul(Read::read(p, z), scales[j][b]);
+      Float16Lanes w = lanes_mul(Read::read(p + 2 * Read::kBits, z), scales[j][b]);
+      if (kOffset == 2) v = lanes_add(v, minimums[j][b]), w = lanes_add(w, minimums[j][b]);
+      sum[j] = lanes_sum(lanes_sum(sum[j], x, v), y, w);
+    }
+  }
+  for (int j = 0; j < 4; ++j) lanes_store(lanes + j * 16, sum[j]);
+}
+
+typedef void (*DecodeBlocks)(const LinearSpec&, const uint8_t*, int64_t, int64_t, int64_t, float*);
+typedef void (*DotBlocks)(const LinearSpec&, int64_t, int64_t, int64_t, const float*, float*);
+struct Decoder {
+  DecodeBlocks decode;
+  DotBlocks dot;
+};
+
+template <typename Read, int kOffset>
+inline Decoder decoder() {
+  return {decode_blocks<Read, kOffset>, dot_blocks<Read, kOffset>};
+}
+
+template <typename Read>
+inline Decoder integer_decoder(const LinearSpec& spec) {
+  if (spec.offset == 0) return decoder<Read, 0>();
+  return spec.offset == 1 ? decoder<Read, 1>() : decoder<Read, 2>();
+}
+
+// The fast decoder of a weight, or nulls.
+inline Decoder find_decoder(const LinearSpec& spec) {
+  if (spec.block_size < 16) return {};
   switch (spec.kind) {
-    case kE2m1:
-      decode_sixteens<4>(packed, n, s, [](const uint8_t* p) { return e2m1_values(load_nibbles(p)); }, out);
-      break;
-    case kInt4:
-      decode_sixteens<4>(
-          packed, n, s, [z](const uint8_t* p) { return lanes_float(signed_nibbles(load_nibbles(p)), z); }, out);
-      break;
-    case kUint4:
-      decode_sixteens<4>(
-          packed, n, s, [z](const uint8_t* p) { return lanes_float(unsigned_nibbles(load_nibbles(p)), z); }, out);
-      break;
-    case kInt8:
-      decode_sixteens<8>(packed, n, s, [z](const uint8_t* p) { return lanes_float(load_signed_bytes(p), z); }, out);
-      break;
-    case kUint8:
-      decode_sixteens<8>(packed, n, s, [z](const uint8_t* p) { return lanes_float(load_unsigned_bytes(p), z); },
-                         out);
-      break;
-    case kE4m3:
-      decode_sixteens<8>(packed, n, s, [](const uint8_t* p) { return e4m3_values(p); }, out);
-      break;
-    case kE5m2:
-      decode_sixteens<8>(packed, n, s, [](const uint8_t* p) { return e5m2_values(p); }, out);
-      break;
-    default:
-      return false;
+    case kE2m1: return decoder<ReadE2m1, 0>();
+    case kE4m3: return decoder<ReadE4m3, 0>();
+    case kE5m2: return decoder<ReadE5m2, 0>();
+    case kInt4: return integer_decoder<ReadInt4>(spec);
+    case kUint4: return integer_decoder<ReadUint4>(spec);
+    case kInt8: return integer_decoder<ReadInt8>(spec);
+    case kUint8: return integer_decoder<ReadUint8>(spec);
+    default: return {};
   }
-  if (spec.offset == 2) {
-    const float m = load_scale(spec.scale_type, spec.offsets, block);
-    for (int64_t i = 0; i < n; ++i) out[i] += m;
-  }
-  return true;
 }
+
+// Whether code - z fits 32 bits for every zero point of a row.
+inline bool zero_points_fit(const LinearSpec& spec, int64_t first, int64_t blocks) {
+  const int32_t* z = static_cast<const int32_t*>(spec.offsets) + first;
+  int32_t least = 0;
+  for (int64_t b = 0; b < blocks; ++b) least = z[b] < least ? z[b] : least;
+  return least >= INT32_MIN + 256;
+}
+#else
+typedef void (*DecodeBlocks)(const LinearSpec&, const uint8_t*, int64_t, int64_t, int64_t, float*);
+typedef void (*DotBlocks)(const LinearSpec&, int64_t, int64_t, int64_t, const float*, float*);
+struct Decoder {
+  DecodeBlocks decode;
+  DotBlocks dot;
+};
+inline Decoder find_decoder(const LinearSpec&) { return {}; }
+inline bool zero_points_fit(const LinearSpec&, int64_t, int64_t) { return false; }
 #endif
 
 // Elements [begin, begin + n) of row r, n at most kChunk; begin is a multiple of kChunk.
-inline void decode_piece(const LinearSpec& spec, int64_t r, int64_t begin, int64_t n, uint8_t* codes, float* out) {
+inline void decode_piece(const LinearSpec& spec, DecodeBlocks fast, int64_t r, int64_t begin, int64_t n,
+                         uint8_t* codes, float* out) {
   const int64_t size = spec.block_size, blocks = (spec.length + size - 1) / size;
-  const uint8_t* row = spec.packed + r * spec.row_bytes;
-  const DecodeSpec plain{spec.bits, spec.family, spec.scale_type, spec.offset, kFloat32, spec.values};
-  bool unpacked = false;
+  const uint8_t* packed = spec.packed + r * spec.row_bytes + packed_bytes(begin, spec.bits);
   if (spec.family == 2) {
-    memcpy(out, row + begin * 4, static_cast<size_t>(n) * 4);
+    memcpy(out, packed, static_cast<size_t>(n) * 4);
     return;
   }
+  if (fast && (spec.offset != 1 || zero_points_fit(spec, r * blocks + begin / size, (n + size - 1) / size))) {
+    fast(spec, packed, r * blocks, begin, n, out);
+    return;
+  }
+  const DecodeSpec plain{spec.bits, spec.family, spec.scale_type, spec.offset, kFloat32, spec.values};
+  unpack(packed, n, spec.bits, codes);
   for (int64_t i = 0; i < n;) {
     const int64_t b = (begin + i) / size, rest = (b + 1) * size - (begin + i);
     const int64_t m = rest < n - i ? rest : n - i;
-#if BLOCKSCALE_VECTOR_DECODE
-    if (size >= 16 && decode_fast(spec, row + packed_bytes(begin + i, spec.bits), (m + 15) / 16 * 16, r * blocks + b,
-                                  out + i)) {
-      i += m;
-      continue;
-    }
-#endif
-    if (!unpacked) unpack(row + packed_bytes(begin, spec.bits), n, spec.bits, codes);
-    unpacked = true;
     decode_block(plain, codes + i, m, spec.scales, spec.offsets, r * blocks + b, out + i);
     i += m;
   }

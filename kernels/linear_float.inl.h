@@ -13,6 +13,7 @@ constexpr int kWidth = 4, kRowsA = 3, kRowsW = 4;
 #endif
 constexpr int kLanes = 16;
 constexpr int64_t kChunk = 1024;  // elements of a row decoded at a time
+constexpr int64_t kTileStride = kChunk + 16;  // rows of a tile in different places of the cache
 constexpr int64_t kTileRows = 24;  // weight rows decoded at a time when there are many activations
 constexpr int64_t kPanel = 128;    // activation rows that share a decoded tile
 
@@ -56,6 +57,16 @@ inline void dot_rows(int64_t rows, const float* a, int64_t a_stride, const float
   }
 }
 
+// Asks for the piece of this row that comes next, or for the row that does: rows are read in turns, in pieces too
+// short for the processor to see where they go.
+inline void prefetch_piece(const LinearSpec& spec, int64_t r, int64_t begin, int64_t tile_rows, int64_t n_end) {
+  if (begin < 0) begin = 0, r += tile_rows;
+  if (r >= n_end) return;
+  const int64_t left = spec.length - begin, n = left < kChunk ? left : kChunk;
+  const uint8_t* p = spec.packed + r * spec.row_bytes + packed_bytes(begin, spec.bits);
+  for (int64_t i = 0; i < packed_bytes(n, spec.bits); i += 64) __builtin_prefetch(p + i);
+}
+
 inline float add_lanes(float* lane) {
   for (int half = kLanes / 2; half; half /= 2)
     for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
@@ -67,6 +78,7 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
                          int64_t n_end, int64_t tile_rows, float* tile, float* lanes, uint8_t* codes, float* out,
                          int64_t out_stride) {
   const int64_t lane_stride = tile_rows * kLanes;
+  const DecodeBlocks fast = find_decoder(spec).decode;
   for (int64_t n = n_begin; n < n_end; n += tile_rows) {
     const int64_t count = tile_rows < n_end - n ? tile_rows : n_end - n;
     const int64_t used = (count + kRowsW - 1) / kRowsW * kRowsW;
@@ -75,14 +87,15 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
       const int64_t size = kChunk < spec.length - k ? kChunk : spec.length - k;
       const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
       for (int64_t j = 0; j < count; ++j) {
-        float* row = tile + j * kChunk;
-        decode_piece(spec, n + j, k, size, codes, row);
+        float* row = tile + j * kTileStride;
+        prefetch_piece(spec, n + j, k + kChunk < spec.length ? k + kChunk : -1, tile_rows, n_end);
+        decode_piece(spec, fast, n + j, k, size, codes, row);
         for (int64_t i = size; i < padded; ++i) row[i] = 0;
       }
       for (int64_t i = 0; i < rows; i += kRowsA) {
         const int64_t m = kRowsA < rows - i ? kRowsA : rows - i;
         for (int64_t j = 0; j < used; j += kRowsW)
-          dot_rows(m, a + i * a_stride + k, a_stride, tile + j * kChunk, kChunk, padded,
+          dot_rows(m, a + i * a_stride + k, a_stride, tile + j * kTileStride, kTileStride, padded,
                    lanes + i * lane_stride + j * kLanes, lane_stride);
       }
     }
@@ -92,12 +105,41 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
   }
 }
 
+// One activation row: four weight rows at a time, without a tile. Returns where it stopped.
+inline int64_t linear_row(const LinearSpec& spec, const float* a, int64_t n_begin, int64_t n_end, float* out) {
+  const DotBlocks dot = find_decoder(spec).dot;
+  const int64_t blocks = spec.length / 32;
+  if (!dot || spec.block_size != 32 || spec.length % 32 != 0) return n_begin;
+  int64_t n = n_begin;
+  for (; n + 4 <= n_end; n += 4) {
+    if (spec.offset == 1 && !zero_points_fit(spec, n * blocks, 4 * blocks)) break;
+    float lanes[4 * kLanes] = {};
+    for (int64_t k = 0; k < spec.length; k += kChunk) {
+      const int64_t size = kChunk < spec.length - k ? kChunk : spec.length - k;
+      dot(spec, n, k, size / 32, a + k, lanes);
+    }
+    for (int64_t j = 0; j < 4; ++j) out[n + j] = add_lanes(lanes + j * kLanes);
+  }
+  return n;
+}
+
+// Memory of a tile, at the start of a cache line: vectors that cross lines cost twice.
+struct Lined {
+  Scratch<float> raw;
+  float* data;
+  explicit Lined(int64_t n) : raw(n + 16), data(nullptr) {
+    if (raw.data) data = raw.data + (-reinterpret_cast<uintptr_t>(raw.data) & 63) / 4;
+  }
+};
+
 // a: (rows, a_stride) float32, a_stride a multiple of 16, zeros past spec.length.
 bool linear_float(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
                   int64_t n_end, float* out, int64_t out_stride) {
+  if (rows == 1) n_begin = linear_row(spec, a, n_begin, n_end, out);
+  if (n_begin == n_end) return true;
   const int64_t tile_rows = rows <= kRowsA ? kRowsW : kTileRows;
   const int64_t panel = rows < kPanel ? rows : kPanel;
-  Scratch<float> tile(tile_rows * kChunk + 16), lanes(panel * tile_rows * kLanes);
+  Lined tile(tile_rows * kTileStride + 16), lanes(panel * tile_rows * kLanes);
   Scratch<uint8_t> codes(kChunk + 8);
   if (!tile.data || !lanes.data || !codes.data) return false;
   for (int64_t i = 0; i < rows; i += kPanel)

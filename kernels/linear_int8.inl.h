@@ -105,6 +105,9 @@ inline void int8_row(const LinearSpec& spec, const Int8Activations& a, Int8Order
 
 #if defined(__AVX2__)
 #include "linear_int8_vector.inl.h"
+#if BLOCKSCALE_MANY
+#include "linear_int8_many.inl.h"
+#endif
 #endif
 
 bool linear_int8(const LinearSpec& spec, const Int8Activations& a, int64_t n_begin, int64_t n_end, float* out,
@@ -114,6 +117,10 @@ bool linear_int8(const LinearSpec& spec, const Int8Activations& a, int64_t n_beg
   Scratch<int16_t> integers(spec.length + 8);
   if (!codes.data || !integers.data) return false;
 #if defined(__AVX2__)
+#if BLOCKSCALE_MANY
+  if (order != kNatural) n_begin = int8_many(spec, a, order, n_begin, n_end, out, out_stride);
+  if (n_begin < 0) return false;
+#endif
   if (order != kNatural)
     return int8_groups(spec, a, order, n_begin, n_end, codes.data, integers.data, out, out_stride);
 #endif

@@ -3,6 +3,7 @@
 // transposes them to (block, row), which is how scales, sums and results lie.
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#define BLOCKSCALE_MANY 1
 constexpr int kMostRows = 8;      // activation rows at a time
 constexpr int kSignedOffset = 128, kUnsignedOffset = 0;  // what is added to codes to make them unsigned
 struct Wide {
@@ -120,6 +121,7 @@ inline __m128 wide_total(WideFloat x) {
 // Four weight rows as the loops below read them.
 struct WeightGroup {
   const uint8_t* row[4];  // packed codes
+  int64_t ahead;          // bytes from here to the next group's rows
   const float* scales;    // (steps, 16): block of the step, row
   const float* shifts;    // (steps, 16): what is subtracted from stored codes, or null: `shift` for all
   const float* minimums;  // (steps, 16), or null
@@ -148,7 +150,11 @@ inline void int8_steps(const WeightGroup& g, const Int8Activations& a, int64_t r
   const WideFloat fixed = wide_constant(g.shift);
   for (int64_t t = 0; t < steps; ++t) {
     Wide w[4][2];
-    for (int j = 0; j < 4; ++j) stored_codes(g, kOrder, table, t, j, &w[j][0], &w[j][1]);
+    for (int j = 0; j < 4; ++j) {
+      constexpr int kStepBytes = kOrder == kEvenOdd ? 64 : 128;
+      for (int b = 0; b < kStepBytes; b += 64) __builtin_prefetch(g.row[j] + g.ahead + t * kStepBytes + b);
+      stored_codes(g, kOrder, table, t, j, &w[j][0], &w[j][1]);
+    }
     const WideFloat sw = wide_floats(g.scales + t * 16);
     const WideFloat shift = kShifts ? wide_floats(g.shifts + t * 16) : fixed;
     for (int i = 0; i < kRows; ++i) {
@@ -315,6 +321,7 @@ inline bool int8_groups(const LinearSpec& spec, const Int8Activations& a, Int8Or
   g.scales = scratch.scales.data, g.minimums = scratch.minimums.data, g.shifts = scratch.shifts.data;
   g.shift = static_cast<float>(offset);
   g.flip = offset & 128;
+  g.ahead = 4 * spec.row_bytes;
   for (int c = 0; c < 16 && spec.bits == 4; ++c) g.table[c] = static_cast<int8_t>(spec.integers[c] + offset);
   for (int64_t n = n_begin; n < n_end; n += 4) {
     const int64_t count = n_end - n < 4 ? n_end - n : 4;

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .elements import ELEMENTS
 from .errors import BlockAxisError, InputError, NonFiniteError, OverflowingValueError
-from .native_linear import SEGMENT, Weight, block_weight, dense_weight, linear_float, linear_int8
+from .native_linear import SEGMENT, Weight, block_weight, dense_weight, lined_zeros, linear_float, linear_int8
 from .tensor import BlockTensor
 
 _DTYPES = tuple(ELEMENTS[name].dtype for name in ("float32", "float16", "bfloat16"))
@@ -142,9 +142,9 @@ def _padded_rows(x: NDArray[Any]) -> NDArray[np.float32]:
     length = x.shape[-1]
     rows = x.reshape(int(np.prod(x.shape[:-1], dtype=np.int64)), length)
     width = -(-length // _LANES) * _LANES
-    if width == length and rows.dtype == np.float32:
-        return np.ascontiguousarray(rows)
-    padded = np.zeros((rows.shape[0], width), np.float32)
+    if width == length and rows.dtype == np.float32 and rows.flags.c_contiguous and rows.ctypes.data % 64 == 0:
+        return rows
+    padded = lined_zeros((rows.shape[0], width), np.float32)
     if rows.dtype.itemsize == 2 and rows.dtype != np.float16:  # bfloat16: the upper half of a float32
         padded.view(np.uint32)[:, :length] = rows.view(np.uint16)
         padded.view(np.uint32)[...] <<= 16

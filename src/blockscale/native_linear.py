@@ -21,6 +21,7 @@ from .schemes import Scheme
 SEGMENT = 32
 """Activations in 8 bits share a scale per so many elements."""
 _STEP = 128  # the kernels read 8-bit activations in steps of so many
+_LINE = 64
 _TILE = 24  # outputs that a kernel works on together
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 # The order of the kernels' CodeKind (kernels/table.h); 0: from the table of values.
@@ -133,15 +134,23 @@ def linear_int8(
     kernels = chosen_isa() if isa is None else isa
     stride = -(-w.length // _STEP) * _STEP
     segments = stride // min(SEGMENT, w.block_size)
-    codes = np.zeros((len(a), stride), np.int8)
-    scales = np.zeros((len(a), segments), np.float32)
-    sums = np.zeros((len(a), segments), np.float32)
+    codes = lined_zeros((len(a), stride), np.int8)
+    scales = lined_zeros((len(a), segments), np.float32)
+    sums = lined_zeros((len(a), segments), np.float32)
     _kernels.activations_int8(kernels, a, *w.parts, codes, scales, sums)
 
     def run(begin: int, end: int) -> bool:
         return _kernels.linear_int8(kernels, codes, scales, sums, *w.parts, begin, end, out)
 
     _split_outputs(run, w, len(a), threads)
+
+
+def lined_zeros(shape: tuple[int, int], dtype: type[Any]) -> NDArray[Any]:
+    """Zeros that begin on a cache line: vectors that cross lines cost twice."""
+    n = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    raw = np.zeros(n + _LINE, np.uint8)
+    start = -raw.ctypes.data % _LINE
+    return raw[start : start + n].view(dtype).reshape(shape)
 
 
 def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, threads: int | None) -> None:
