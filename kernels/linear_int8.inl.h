@@ -23,23 +23,24 @@ inline int64_t int8_place(Int8Order order, int64_t k) {
 }
 
 // Symmetric, per 32 elements: scale = amax / 127, code = nearest integer of x / scale, halves to even.
-inline float quantize_32(const float* x, int64_t n, int8_t* codes) {
-  float amax = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const float v = x[i] < 0 ? -x[i] : x[i];
-    amax = v > amax ? v : amax;
+inline float quantize_32(const float* x, int8_t* codes) {
+  float most[16];
+  for (int i = 0; i < 16; ++i) {
+    const float v = float_of(bits_of(x[i]) & 0x7FFFFFFFu), w = float_of(bits_of(x[16 + i]) & 0x7FFFFFFFu);
+    most[i] = v > w ? v : w;
   }
-  const float s = amax / 127.0f;
-  if (s == 0) {
-    memset(codes, 0, static_cast<size_t>(n));
-    return 0;
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; ++i) most[i] = most[i] > most[i + half] ? most[i] : most[i + half];
+  const float s = most[0] / 127.0f;
+  const float by = s == 0 ? 1.0f : s, keep = s == 0 ? 0.0f : 127.0f;
+  int32_t wide[32];
+  for (int i = 0; i < 32; ++i) {
+    float v = x[i] / by;  // subnormal scales are coarse: up to 190
+    v = v > keep ? keep : v;
+    v = v < -keep ? -keep : v;
+    wide[i] = static_cast<int32_t>((v + 0x1.8p23f) - 0x1.8p23f);
   }
-  for (int64_t i = 0; i < n; ++i) {
-    float v = x[i] / s;  // subnormal scales are coarse: up to 190
-    v = v > 127.0f ? 127.0f : v;
-    v = v < -127.0f ? -127.0f : v;
-    codes[i] = static_cast<int8_t>(static_cast<int32_t>((v + 0x1.8p23f) - 0x1.8p23f));
-  }
+  for (int i = 0; i < 32; ++i) codes[i] = static_cast<int8_t>(wide[i]);
   return s;
 }
 
@@ -51,8 +52,9 @@ void activations_int8(const LinearSpec& spec, const float* a, int64_t a_stride, 
     for (int64_t k = 0; k < spec.length; k += 32) {
       const int64_t n = spec.length - k < 32 ? spec.length - k : 32;
       int8_t codes[32];
-      const float s = quantize_32(a + r * a_stride + k, n, codes);
-      for (int64_t i = n; i < 32; ++i) codes[i] = 0;
+      float last[32] = {};
+      if (n < 32) memcpy(last, a + r * a_stride + k, static_cast<size_t>(n) * 4);
+      const float s = quantize_32(n < 32 ? last : a + r * a_stride + k, codes);
       for (int64_t i = 0; i < n; i += size) {
         int32_t sum = 0;
         for (int64_t j = i; j < i + size; ++j) sum += codes[j];

@@ -16,23 +16,60 @@ struct ManyTile {
   }
 };
 
+// Sixteen rows of 64 bytes to sixteen vectors: lane r of vector q is 32-bit word q of row r.
+inline void transpose_words(const uint8_t* rows, int64_t stride, __m512i* out) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_si512(rows + r * stride);
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4)  // a[r + w]: words w, 4 + w, 8 + w, 12 + w of rows r .. r + 3
+    for (int h = 0; h < 2; ++h) {
+      a[r + 2 * h] = _mm512_unpacklo_epi64(b[r + h], b[r + 2 + h]);
+      a[r + 2 * h + 1] = _mm512_unpackhi_epi64(b[r + h], b[r + 2 + h]);
+    }
+#pragma GCC unroll 4
+  for (int w = 0; w < 4; ++w) {
+    const __m512i x = _mm512_shuffle_i32x4(a[w], a[4 + w], 0x88), y = _mm512_shuffle_i32x4(a[w], a[4 + w], 0xDD);
+    const __m512i u = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0x88);
+    const __m512i v = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0xDD);
+    out[w] = _mm512_shuffle_i32x4(x, u, 0x88);
+    out[8 + w] = _mm512_shuffle_i32x4(x, u, 0xDD);
+    out[4 + w] = _mm512_shuffle_i32x4(y, v, 0x88);
+    out[12 + w] = _mm512_shuffle_i32x4(y, v, 0xDD);
+  }
+}
+
 template <Int8Order kOrder>
 inline void many_codes(const LinearSpec& spec, int64_t n, int64_t segments, const int8_t* sixteen, int flip,
                        uint8_t* out) {
+  constexpr int64_t kSegmentBytes = kOrder == kEvenOdd ? 16 : 32, kAtOnce = 64 / kSegmentBytes;
   const uint8_t* rows = spec.packed + n * spec.row_bytes;
-  const __m512i at = _mm512_mullo_epi32(_mm512_set1_epi32(static_cast<int>(spec.row_bytes)),
-                                        _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
   const Wide table = wide_table(sixteen);
-  for (int64_t t = 0; t < segments; ++t, out += 512) {
-    if (kOrder == kEvenOdd) {
-      for (int q = 0; q < 4; ++q) {
-        const Wide x = {_mm512_i32gather_epi32(at, rows + t * 16 + q * 4, 1)};
-        _mm512_store_si512(out + q * 64, wide_lookup(table, wide_low(x)).v);
-        _mm512_store_si512(out + 256 + q * 64, wide_lookup(table, wide_high(x)).v);
-      }
+  uint8_t rest[16 * 64] = {};
+  for (int64_t t = 0; t < segments; t += kAtOnce) {
+    __m512i words[16];
+    const int64_t left = segments - t;
+    if (left < kAtOnce) {  // not past the row's end
+      for (int r = 0; r < 16; ++r)
+        memcpy(rest + r * 64, rows + r * spec.row_bytes + t * kSegmentBytes, static_cast<size_t>(left * kSegmentBytes));
+      transpose_words(rest, 64, words);
     } else {
-      for (int q = 0; q < 8; ++q)
-        _mm512_store_si512(out + q * 64, wide_xor({_mm512_i32gather_epi32(at, rows + t * 32 + q * 4, 1)}, flip).v);
+      transpose_words(rows + t * kSegmentBytes, spec.row_bytes, words);
+    }
+    for (int i = 0; i < (left < kAtOnce ? left : kAtOnce); ++i, out += 512) {
+      if (kOrder == kEvenOdd) {
+        for (int q = 0; q < 4; ++q) {
+          _mm512_store_si512(out + q * 64, wide_lookup(table, wide_low({words[i * 4 + q]})).v);
+          _mm512_store_si512(out + 256 + q * 64, wide_lookup(table, wide_high({words[i * 4 + q]})).v);
+        }
+      } else {
+        for (int q = 0; q < 8; ++q) _mm512_store_si512(out + q * 64, wide_xor({words[i * 8 + q]}, flip).v);
+      }
     }
   }
 }
@@ -40,12 +77,13 @@ inline void many_codes(const LinearSpec& spec, int64_t n, int64_t segments, cons
 // Scales (or minimums) of sixteen rows, times `step`, (segment, row).
 inline void many_scales(const LinearSpec& spec, const void* from, int64_t n, int64_t segments, float step,
                         float* row, float* out) {
-  const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size, per_block = spec.block_size / 32;
+  const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size;
+  const int shift = __builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32));
   for (int64_t r = 0; r < 16; ++r) {
     LinearSpec plain = spec;
     plain.unit = 1;
     read_scales(plain, from, (n + r) * blocks, blocks, row);
-    for (int64_t t = 0; t < segments; ++t) out[t * 16 + r] = row[t / per_block] * step;
+    for (int64_t t = 0; t < segments; ++t) out[t * 16 + r] = row[t >> shift] * step;
   }
 }
 
@@ -101,7 +139,7 @@ inline void many_all(const ManyTile& w, float offset, const Int8Activations& a, 
 inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, Int8Order order, int64_t n_begin,
                          int64_t n_end, float* out, int64_t out_stride) {
   const bool plain = spec.bits == 4 || (spec.bits == 8 && spec.kind != kTable);
-  if (a.rows < kManyRows || !plain || spec.row_bytes >= 1 << 26) return n_begin;
+  if (a.rows < kManyRows || !plain) return n_begin;
   const int64_t segments = (spec.length + 31) / 32, steps = (segments + 3) / 4;
   const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size;
   ManyTile tile(steps * 4);  // zeros past the last segment
@@ -117,9 +155,10 @@ inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, Int8O
       bool small = true;
       for (int64_t i = 0; i < 16 * blocks; ++i) small &= z[i] >= -1024 && z[i] <= 1024;
       if (!small) return n;
+      const int shift = __builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32));
       for (int64_t r = 0; r < 16; ++r)
         for (int64_t t = 0; t < segments; ++t)
-          tile.shifts[t * 16 + r] = static_cast<float>(z[r * blocks + t / (spec.block_size / 32)] + offset);
+          tile.shifts[t * 16 + r] = static_cast<float>(z[r * blocks + (t >> shift)] + offset);
     }
     if (order == kEvenOdd)
       many_codes<kEvenOdd>(spec, n, segments, table, offset & 128, tile.codes);
