@@ -43,7 +43,7 @@ Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integer
   need(t.size() == 11, "a weight has eleven numbers");
   LinearSpec s{};
   s.bits = nb::cast<int32_t>(t[0]), s.family = nb::cast<int32_t>(t[1]), s.scale_type = nb::cast<int32_t>(t[2]);
-  s.offset = nb::cast<int32_t>(t[3]), s.kind = nb::cast<int32_t>(t[4]);
+  s.offset = nb::cast<int32_t>(t[3]), s.kind = static_cast<LinearKind>(nb::cast<int32_t>(t[4]));
   s.unit = nb::cast<float>(t[5]), s.step = nb::cast<float>(t[6]);
   const int64_t rows = nb::cast<int64_t>(t[7]);
   s.length = nb::cast<int64_t>(t[8]), s.block_size = nb::cast<int64_t>(t[9]), s.row_bytes = nb::cast<int64_t>(t[10]);
@@ -74,9 +74,9 @@ void check_output(const Weight& w, int64_t n_begin, int64_t n_end, int64_t rows,
   need(static_cast<int64_t>(out.shape(0)) == rows && static_cast<int64_t>(out.shape(1)) == w.rows, "shape of out");
 }
 
-bool linear_float(int32_t isa, Matrix<const float> a, nb::tuple spec, Flat<const float> values,
-                  Flat<const int16_t> integers, Flat<const uint8_t> packed, Flat<const uint8_t> scales,
-                  std::optional<Flat<const uint8_t>> offsets, int64_t n_begin, int64_t n_end, Matrix<float> out) {
+bool linear_float(int32_t isa, Matrix<const float> a, int64_t n_begin, int64_t n_end, Matrix<float> out,
+                  nb::tuple spec, Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
+                  Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets) {
   const Weight w = weight(spec, values, integers, packed, scales, offsets);
   const int64_t rows = static_cast<int64_t>(a.shape(0)), stride = static_cast<int64_t>(a.shape(1));
   need(stride == (w.spec.length + 15) / 16 * 16, "width of a");
@@ -98,10 +98,10 @@ Int8Activations activations(const Weight& w, Matrix<int8_t>& codes, Matrix<float
   return {codes.data(), scales.data(), sums.data(), rows, stride, segments};
 }
 
-void activations_int8(int32_t isa, Matrix<const float> a, nb::tuple spec, Flat<const float> values,
-                      Flat<const int16_t> integers, Flat<const uint8_t> packed, Flat<const uint8_t> scales,
-                      std::optional<Flat<const uint8_t>> offsets, Matrix<int8_t> codes, Matrix<float> a_scales,
-                      Matrix<float> sums) {
+void activations_int8(int32_t isa, Matrix<const float> a, Matrix<int8_t> codes, Matrix<float> a_scales,
+                      Matrix<float> sums, nb::tuple spec, Flat<const float> values, Flat<const int16_t> integers,
+                      Flat<const uint8_t> packed, Flat<const uint8_t> scales,
+                      std::optional<Flat<const uint8_t>> offsets) {
   const Weight w = weight(spec, values, integers, packed, scales, offsets);
   const Int8Activations to = activations(w, codes, a_scales, sums);
   need(static_cast<int64_t>(a.shape(0)) == to.rows && static_cast<int64_t>(a.shape(1)) >= w.spec.length,
@@ -111,10 +111,10 @@ void activations_int8(int32_t isa, Matrix<const float> a, nb::tuple spec, Flat<c
   kernels.activations_int8(w.spec, a.data(), static_cast<int64_t>(a.shape(1)), to);
 }
 
-bool linear_int8(int32_t isa, Matrix<int8_t> codes, Matrix<float> a_scales, Matrix<float> sums, nb::tuple spec,
-                 Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
-                 Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets, int64_t n_begin,
-                 int64_t n_end, Matrix<float> out) {
+bool linear_int8(int32_t isa, Matrix<int8_t> codes, Matrix<float> a_scales, Matrix<float> sums, int64_t n_begin,
+                 int64_t n_end, Matrix<float> out, nb::tuple spec, Flat<const float> values,
+                 Flat<const int16_t> integers, Flat<const uint8_t> packed, Flat<const uint8_t> scales,
+                 std::optional<Flat<const uint8_t>> offsets) {
   const Weight w = weight(spec, values, integers, packed, scales, offsets);
   const Int8Activations a = activations(w, codes, a_scales, sums);
   check_output(w, n_begin, n_end, a.rows, out);
@@ -126,12 +126,12 @@ bool linear_int8(int32_t isa, Matrix<int8_t> codes, Matrix<float> a_scales, Matr
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-  m.def("linear_float", &linear_float, "isa"_a, "a"_a, "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a,
-        "offsets"_a.none(), "n_begin"_a, "n_end"_a, "out"_a);
-  m.def("activations_int8", &activations_int8, "isa"_a, "a"_a, "spec"_a, "values"_a, "integers"_a, "packed"_a,
-        "scales"_a, "offsets"_a.none(), "codes"_a, "a_scales"_a, "sums"_a);
-  m.def("linear_int8", &linear_int8, "isa"_a, "codes"_a, "a_scales"_a, "sums"_a, "spec"_a, "values"_a,
-        "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "n_begin"_a, "n_end"_a, "out"_a);
+  m.def("linear_float", &linear_float, "isa"_a, "a"_a, "n_begin"_a, "n_end"_a, "out"_a, "spec"_a, "values"_a,
+        "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
+  m.def("activations_int8", &activations_int8, "isa"_a, "a"_a, "codes"_a, "a_scales"_a, "sums"_a, "spec"_a,
+        "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
+  m.def("linear_int8", &linear_int8, "isa"_a, "codes"_a, "a_scales"_a, "sums"_a, "n_begin"_a, "n_end"_a, "out"_a,
+        "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
 }
 
 }  // namespace blockscale

@@ -261,13 +261,13 @@ inline Decoder integer_decoder(const LinearSpec& spec) {
 inline Decoder find_decoder(const LinearSpec& spec) {
   if (spec.block_size < 16) return {};
   switch (spec.kind) {
-    case kE2m1: return decoder<ReadE2m1, 0>();
-    case kE4m3: return decoder<ReadE4m3, 0>();
-    case kE5m2: return decoder<ReadE5m2, 0>();
-    case kInt4: return integer_decoder<ReadInt4>(spec);
-    case kUint4: return integer_decoder<ReadUint4>(spec);
-    case kInt8: return integer_decoder<ReadInt8>(spec);
-    case kUint8: return integer_decoder<ReadUint8>(spec);
+    case LinearKind::kE2m1: return decoder<ReadE2m1, 0>();
+    case LinearKind::kE4m3: return decoder<ReadE4m3, 0>();
+    case LinearKind::kE5m2: return decoder<ReadE5m2, 0>();
+    case LinearKind::kInt4: return integer_decoder<ReadInt4>(spec);
+    case LinearKind::kUint4: return integer_decoder<ReadUint4>(spec);
+    case LinearKind::kInt8: return integer_decoder<ReadInt8>(spec);
+    case LinearKind::kUint8: return integer_decoder<ReadUint8>(spec);
     default: return {};
   }
 }

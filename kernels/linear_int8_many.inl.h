@@ -138,14 +138,14 @@ inline void many_all(const ManyTile& w, float offset, const Int8Activations& a, 
 // Returns the output where it stopped: fewer than sixteen rows left, or a zero point too large; -1: no memory.
 inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, Int8Order order, int64_t n_begin,
                          int64_t n_end, float* out, int64_t out_stride) {
-  const bool plain = spec.bits == 4 || (spec.bits == 8 && spec.kind != kTable);
+  const bool plain = spec.bits == 4 || (spec.bits == 8 && spec.kind != LinearKind::kTable);
   if (a.rows < kManyRows || !plain) return n_begin;
   const int64_t segments = (spec.length + 31) / 32, steps = (segments + 3) / 4;
   const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size;
   ManyTile tile(steps * 4);  // zeros past the last segment
   Scratch<float> row(blocks + 16);
   if (!tile.codes || !row.data) return -1;
-  const int offset = spec.kind == kUint8 ? kUnsignedOffset : kSignedOffset;
+  const int offset = spec.kind == LinearKind::kUint8 ? kUnsignedOffset : kSignedOffset;
   int8_t table[16] = {};
   for (int c = 0; c < 16 && spec.bits == 4; ++c) table[c] = static_cast<int8_t>(spec.integers[c] + offset);
   int64_t n = n_begin;

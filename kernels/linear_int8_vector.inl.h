@@ -283,7 +283,7 @@ struct GroupScratch {
 // Rows whose last step is not whole, or whose codes are no nibbles or bytes, are copied first.
 inline void group_rows(const LinearSpec& spec, Int8Order order, int64_t n, int64_t count, int64_t steps,
                        uint8_t* buffer, uint8_t* scratch, WeightGroup* g) {
-  const bool table = spec.bits == 8 ? spec.kind == kTable : spec.bits != 4;
+  const bool table = spec.bits == 8 ? spec.kind == LinearKind::kTable : spec.bits != 4;
   const int64_t step_bytes = order == kEvenOdd ? 64 : 128, bytes = steps * step_bytes;
   for (int j = 0; j < 4; ++j) {
     const int64_t r = n + (j < count ? j : count - 1);
@@ -315,7 +315,7 @@ inline bool int8_groups(const LinearSpec& spec, const Int8Activations& a, Int8Or
   const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size;
   GroupScratch scratch(steps * 4, steps * 128);
   if (!scratch.ok()) return false;
-  const bool is_unsigned = spec.kind == kUint8;
+  const bool is_unsigned = spec.kind == LinearKind::kUint8;
   const int offset = is_unsigned ? kUnsignedOffset : kSignedOffset;
   WeightGroup g{};
   g.scales = scratch.scales.data, g.minimums = scratch.minimums.data, g.shifts = scratch.shifts.data;

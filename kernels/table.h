@@ -50,12 +50,12 @@ struct DecodeSpec {
 };
 
 // Codes of a weight for the matmul: which fast decoding fits.
-enum CodeKind : int32_t { kTable = 0, kInt4, kUint4, kInt8, kUint8, kE2m1, kE4m3, kE5m2 };
+enum class LinearKind : int32_t { kTable = 0, kInt4, kUint4, kInt8, kUint8, kE2m1, kE4m3, kE5m2 };
 
 // A weight (rows, length) as the matmul sees it.
 struct LinearSpec {
   int32_t bits, family, scale_type, offset;  // as in DecodeSpec; family 2: plain float32 rows, no blocks
-  int32_t kind;                              // CodeKind
+  LinearKind kind;
   float unit;                                // MX integers: value = code * unit; else 1
   float step;                                // int8 activations: value = integer * step
   const float* values;                       // value of every code, 2**bits entries

@@ -20,7 +20,7 @@ LAYERS = (
     ("_kernels", "native", "native_linear"),
     ("dequantize", "metrics", "values"),
     ("tensor",),
-    ("quantize", "mx", "linear", "reblock"),
+    ("quantize", "mx", "linear", "linear_checks", "reblock"),
     ("hurray", "containers", "dialects"),
     ("sources",),
     ("checkpoint",),

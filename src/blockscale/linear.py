@@ -7,12 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .elements import ELEMENTS
-from .errors import BlockAxisError, InputError, NonFiniteError, OverflowingValueError
-from .native_linear import SEGMENT, Weight, block_weight, dense_weight, lined_zeros, linear_float, linear_int8
+from .errors import InputError, OverflowingValueError
+from .linear_checks import (
+    check_activations,
+    check_axis,
+    check_bias,
+    check_experts,
+    check_finite,
+    check_output,
+    check_reduction,
+)
+from .native_linear import (
+    SEGMENT,
+    Weight,
+    block_weight,
+    dense_weight,
+    linear_float,
+    linear_int8,
+    lined_zeros,
+)
 from .tensor import BlockTensor
 
-_DTYPES = tuple(ELEMENTS[name].dtype for name in ("float32", "float16", "bfloat16"))
 _LANES = 16  # rows of activations are padded to a multiple
 
 
@@ -30,23 +45,23 @@ def linear(
     """`a @ w.T + bias` with the weight packed; the same bits for any number of threads and processor.
 
     **Order and error.** In float32, element k of the reduction goes to lane `k mod 16` by one multiplication
-    and one addition, ascending, and the lanes are halved (8 + 4 + 2 + 1). With `W = w.dequantize()`, `u = 2**-24`,
-    `n = ceil(K / 16) + 4` (one more with a bias) and `gamma = n u / (1 - n u)`:
+    and one addition, ascending, and the lanes are halved (8 + 4 + 2 + 1). With `W = w.dequantize()`,
+    `u = 2**-24`, `n = ceil(K / 16) + 4` (one more with a bias) and `gamma = n u / (1 - n u)`:
 
         |y - exact| <= gamma * (sum |a| |W| + |bias|)
 
     (plus `K 2**-149` where products underflow; nothing is promised where they overflow). K = 4096 gives
-    `gamma = 1.55e-5`, where any order may need `2.4e-4`.
+    `gamma = 1.55e-5`, where an arbitrary order may need `2.4e-4`.
 
-    `activations="int8"` first rounds `a`, per 32 elements, to `a' = s q` with `s = max |a| / 127` and integers
-    q: `|a - a'| <= 0.501 s`. Products of codes are added exactly, as integers; the S segments of up to 32 elements
-    of one block then as float32 in four lanes: the bound holds with `a'` for a, the real numbers that the weight's
-    codes and scales stand for as W, and `n = ceil(S / 4) + 4`. For `q4_1`, `n = 2 ceil(S / 4) + 4` and
-    `|s q| + |m|` takes the place of `|W|`. MXFP8 and MXFP6 E3M2, whose codes are no small integers, multiply `a'`
-    in float32 as above. `docs/linear.md` has both definitions in full.
+    `activations="int8"` first rounds `a`, per 32 elements, to `a' = s q` with `s = max |a| / 127` and
+    integers q: `|a - a'| <= 0.501 s`. Products of codes are added exactly, as integers; the S segments of up to 32
+    elements of one block then as float32 in four lanes. The bound holds with `a'` for `a`, the real numbers
+    that codes and scales stand for as `W`, and `n = ceil(S / 4) + 4`. For `q4_1`, `n = 2 ceil(S / 4) + 4`
+    and `|s q| + |m|` takes the place of `|W|`. MXFP8 and MXFP6 E3M2, whose codes are no small integers,
+    multiply `a'` in float32 as above. `docs/linear.md` has both definitions in full.
 
-    **Special values.** In float32, NaN and infinities in `a` do what IEEE says, in their rows only; an MX block
-    with scale NaN makes its outputs NaN. `activations="int8"` refuses non-finite `a`.
+    **Special values.** In float32, NaN and infinities in `a` do what IEEE says, in their rows only; an MX
+    block with scale NaN makes its outputs NaN. `activations="int8"` refuses non-finite `a`.
 
     Args:
         a: float32, float16 or bfloat16 `(..., K)`.
@@ -67,7 +82,7 @@ def linear(
         NonFiniteError: non-finite activations with `activations="int8"`.
         OverflowingValueError: a finite result beyond float16 or bfloat16.
     """
-    x = _check_activations(a, activations)
+    x = check_activations(a, activations)
     if not isinstance(w, BlockTensor):
         raise InputError(
             f"the weight is a {type(w).__name__}, not a BlockTensor",
@@ -75,18 +90,20 @@ def linear(
             field="w",
             hint="w = bs.quantize(weight, 'mxfp4'); or NumPy's a @ w.T",
         )
-    index = _check_experts(experts, x, w)
-    _check_reduction(x, w)
-    _check_axis(w, on_wrong_axis)
+    index = check_experts(experts, x, w)
+    check_reduction(x, w)
+    check_axis(w, on_wrong_axis)
     result_shape = (*x.shape[:-1], w.shape[-2])
-    out = _check_output(out, result_shape, x.dtype)
-    bias_rows = _check_bias(bias, w)
+    out = check_output(out, result_shape, x.dtype)
+    bias_rows = check_bias(bias, w)
     rows = _padded_rows(x)
     if activations == "int8":
-        _check_finite(x)
+        check_finite(x)
     direct = out.dtype == np.float32 and out.flags.c_contiguous
-    y = out.reshape(rows.shape[0], -1) if direct and out.size else np.empty(
-        (rows.shape[0], w.shape[-2]), np.float32
+    y = (
+        out.reshape(rows.shape[0], -1)
+        if direct and out.size
+        else np.empty((rows.shape[0], w.shape[-2]), np.float32)
     )
     if index is None:
         _multiply(rows, _weight(w), y, activations, threads)
@@ -122,12 +139,14 @@ def _multiply_experts(
     threads: int | None,
 ) -> None:
     """Rows of one expert together, so that each weight is read once."""
+    whole = None if w.axis == 2 else w.dequantize()
     order = np.argsort(index, kind="stable")
     cuts = np.flatnonzero(np.diff(index[order])) + 1
     for part in np.split(order, cuts) if order.size else ():
         expert = int(index[part[0]])
         piece = np.empty((part.size, y.shape[1]), np.float32)
-        _multiply(rows[part], _weight(w[expert]), piece, activations, threads)
+        one = _weight(w[expert]) if whole is None else dense_weight(np.ascontiguousarray(whole[expert]))
+        _multiply(rows[part], one, piece, activations, threads)
         y[part] = piece if bias is None else piece + bias[expert]
 
 
@@ -142,7 +161,12 @@ def _padded_rows(x: NDArray[Any]) -> NDArray[np.float32]:
     length = x.shape[-1]
     rows = x.reshape(int(np.prod(x.shape[:-1], dtype=np.int64)), length)
     width = -(-length // _LANES) * _LANES
-    if width == length and rows.dtype == np.float32 and rows.flags.c_contiguous and rows.ctypes.data % 64 == 0:
+    if (
+        width == length
+        and rows.dtype == np.float32
+        and rows.flags.c_contiguous
+        and rows.ctypes.data % 64 == 0
+    ):
         return rows
     padded = lined_zeros((rows.shape[0], width), np.float32)
     if rows.dtype.itemsize == 2 and rows.dtype != np.float16:  # bfloat16: the upper half of a float32
@@ -179,136 +203,3 @@ def _store(y: NDArray[np.float32], out: NDArray[Any]) -> None:
             hint="out=np.empty(shape, np.float32), or float32 activations",
         )
     out[...] = narrow
-
-
-def _check_activations(a: ArrayLike, activations: str | None) -> NDArray[Any]:
-    x = np.asarray(a)
-    if x.dtype not in _DTYPES:
-        raise InputError(
-            f"activations are {x.dtype}",
-            found=x.dtype,
-            field="a",
-            rule="float32, float16 or bfloat16",
-            hint="a.astype(np.float32)",
-        )
-    if x.ndim == 0:
-        raise InputError("activations have no axis to reduce", found=x.shape, field="a")
-    if activations not in (None, "int8"):
-        raise InputError(
-            f"activations={activations!r}", found=activations, field="activations", hint="None or 'int8'"
-        )
-    return x
-
-
-def _check_experts(experts: ArrayLike | None, x: NDArray[Any], w: BlockTensor) -> NDArray[np.int64] | None:
-    rank = len(w.shape)
-    if experts is None:
-        if rank != 2:
-            raise InputError(
-                f"a weight of shape {w.shape} is no matrix",
-                found=w.shape,
-                field="w",
-                rule="(N, K), or (E, N, K) with experts=",
-                hint="experts=, or w[i] for one of the matrices" if rank == 3 else None,
-            )
-        return None
-    if rank != 3:
-        raise InputError(
-            f"experts= wants a weight (E, N, K), this one has shape {w.shape}", found=w.shape, field="w"
-        )
-    index = np.asarray(experts)
-    if index.dtype.kind not in "iu" or index.shape != x.shape[:-1]:
-        raise InputError(
-            f"experts are {index.dtype} {index.shape}, need integers {x.shape[:-1]}",
-            found=index.shape,
-            field="experts",
-            rule="one matrix number per row of a",
-        )
-    flat = index.reshape(-1)
-    if flat.size and (flat.min() < 0 or flat.max() >= w.shape[0]):
-        raise InputError(
-            f"experts lie in {flat.min()} .. {flat.max()}, the weight has 0 .. {w.shape[0] - 1}",
-            found=int(flat.max()),
-            field="experts",
-        )
-    return flat.astype(np.int64)
-
-
-def _check_reduction(x: NDArray[Any], w: BlockTensor) -> None:
-    length = w.shape[-1]
-    if x.shape[-1] == length:
-        return
-    hint = None
-    if x.shape[-1] == w.shape[-2]:
-        hint = "the weight looks like (in, out), as GPT-2's Conv1D stores it: quantize weight.T"
-    raise InputError(
-        f"activations of shape {x.shape} reduce over {x.shape[-1]} elements, the weight {w.shape} over {length}",
-        found=x.shape,
-        field="a",
-        rule="a is (..., K), w is (N, K): y = a @ w.T",
-        hint=hint,
-    )
-
-
-def _check_axis(w: BlockTensor, on_wrong_axis: str) -> None:
-    if on_wrong_axis not in ("error", "dequantize"):
-        raise InputError(
-            f"on_wrong_axis={on_wrong_axis!r}",
-            found=on_wrong_axis,
-            field="on_wrong_axis",
-            hint="'error' or 'dequantize'",
-        )
-    reduction = len(w.shape) - 1
-    if w.axis == reduction or on_wrong_axis == "dequantize":
-        return
-    raise BlockAxisError(
-        f"the matmul reduces over axis {reduction} of the weight {w.shape}, its blocks run along axis {w.axis}",
-        found=w.axis,
-        field="w",
-        rule="scales come out of the sum only where blocks run along the reduction axis",
-        hint=f"bs.quantize(weight, ..., axis={reduction}) from the original; "
-        f"bs.reblock(w, axis={reduction}), which rounds again and says how much; "
-        "or on_wrong_axis='dequantize', which is slow",
-    )
-
-
-def _check_output(
-    out: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    if out is None:
-        return np.empty(shape, dtype)
-    allowed = (np.dtype(np.float32), dtype)
-    if out.shape != shape or out.dtype not in allowed or not out.flags.writeable:
-        raise InputError(
-            f"out is {out.dtype} {out.shape} (writeable: {out.flags.writeable}), need {dtype} or float32 {shape}",
-            found=out.shape,
-            field="out",
-        )
-    return out
-
-
-def _check_bias(bias: ArrayLike | None, w: BlockTensor) -> NDArray[np.float32] | None:
-    if bias is None:
-        return None
-    array = np.asarray(bias)
-    if array.dtype not in _DTYPES or array.shape != w.shape[:-1]:
-        raise InputError(
-            f"bias is {array.dtype} {array.shape}, need float32, float16 or bfloat16 {w.shape[:-1]}",
-            found=array.shape,
-            field="bias",
-        )
-    return array.astype(np.float32)
-
-
-def _check_finite(x: NDArray[Any]) -> None:
-    bad = ~np.isfinite(x)
-    if bad.any():
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise NonFiniteError(
-            f"{int(bad.sum())} of {x.size} activations are NaN or infinite; the first is {x[index]} at index "
-            f"{list(index)}",
-            found=float(x[index]),
-            field="a",
-            rule="only finite values can be quantized to 8 bits",
-            hint="activations=None lets them through as IEEE says",
-        )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ _STEP = 128  # the kernels read 8-bit activations in steps of so many
 _LINE = 64
 _TILE = 24  # outputs that a kernel works on together
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
-# The order of the kernels' CodeKind (kernels/table.h); 0: from the table of values.
+# The order of the kernels' LinearKind (kernels/table.h); 0: from the table of values.
 _KINDS = {"int4": 1, "uint4": 2, "int8": 3, "uint8": 4, "float4_e2m1": 5, "float8_e4m3": 6, "float8_e5m2": 7}
 # Element values times 2**this are integers of 8 bits (float types; integers are their own).
 _FRACTION_BITS = {"float4_e2m1": 1, "float6_e2m3": 3}
@@ -122,7 +123,7 @@ def linear_float(
     kernels = chosen_isa() if isa is None else isa
 
     def run(begin: int, end: int) -> bool:
-        return _kernels.linear_float(kernels, a, *w.parts, begin, end, out)
+        return _kernels.linear_float(kernels, a, begin, end, out, *w.parts)
 
     _split_outputs(run, w, len(a), threads)
 
@@ -137,10 +138,10 @@ def linear_int8(
     codes = lined_zeros((len(a), stride), np.int8)
     scales = lined_zeros((len(a), segments), np.float32)
     sums = lined_zeros((len(a), segments), np.float32)
-    _kernels.activations_int8(kernels, a, *w.parts, codes, scales, sums)
+    _kernels.activations_int8(kernels, a, codes, scales, sums, *w.parts)
 
     def run(begin: int, end: int) -> bool:
-        return _kernels.linear_int8(kernels, codes, scales, sums, *w.parts, begin, end, out)
+        return _kernels.linear_int8(kernels, codes, scales, sums, begin, end, out, *w.parts)
 
     _split_outputs(run, w, len(a), threads)
 
@@ -150,7 +151,13 @@ def lined_zeros(shape: tuple[int, int], dtype: type[Any]) -> NDArray[Any]:
     n = shape[0] * shape[1] * np.dtype(dtype).itemsize
     raw = np.zeros(n + _LINE, np.uint8)
     start = -raw.ctypes.data % _LINE
-    return raw[start : start + n].view(dtype).reshape(shape)
+    lined: NDArray[Any] = raw[start : start + n].view(dtype).reshape(shape)
+    return lined
+
+
+def is_lined(array: NDArray[Any]) -> bool:
+    """Whether an array is contiguous and begins on a cache line."""
+    return array.flags.c_contiguous and array.ctypes.data % _LINE == 0
 
 
 def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, threads: int | None) -> None:
@@ -165,7 +172,7 @@ def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, thread
         return
     pieces = min(tiles, 4 * count)
     cuts = [min(w.rows, _TILE * (tiles * i // pieces)) for i in range(pieces + 1)]
-    left = deque(zip(cuts[:-1], cuts[1:], strict=True))
+    left = deque(pairwise(cuts))
 
     def take() -> None:
         while left:
