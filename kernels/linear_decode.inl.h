@@ -229,7 +229,7 @@ inline void dot_blocks(const LinearSpec& spec, int64_t r, int64_t begin, int64_t
     for (int j = 0; j < 4; ++j) {
       const int32_t z = kOffset == 1 ? zero_points[j][b] : 0;
       const uint8_t* p = packed[j] + b * (4 * Read::kBits);
-      __builtin_prefetch(p + 4 * spec.row_bytes);
+      __builtin_prefetch(p + 12 * spec.row_bytes);
       Float16Lanes v = lanes_mul(Read::read(p, z), scales[j][b]);
       Float16Lanes w = lanes_mul(Read::read(p + 2 * Read::kBits, z), scales[j][b]);
       if (kOffset == 2) v = lanes_add(v, minimums[j][b]), w = lanes_add(w, minimums[j][b]);

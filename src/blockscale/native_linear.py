@@ -135,9 +135,10 @@ def linear_int8(
     kernels = chosen_isa() if isa is None else isa
     stride = -(-w.length // _STEP) * _STEP
     segments = stride // min(SEGMENT, w.block_size)
-    codes = lined_zeros((len(a), stride), np.int8)
-    scales = lined_zeros((len(a), segments), np.float32)
-    sums = lined_zeros((len(a), segments), np.float32)
+    rows, width = len(a), stride // 4 + 2 * segments
+    memory = lined_zeros((1, rows * width), np.float32).reshape(-1)
+    codes = memory[: rows * stride // 4].view(np.int8).reshape(rows, stride)
+    scales, sums = memory[rows * stride // 4 :].reshape(2, rows, segments)
     _kernels.activations_int8(kernels, a, codes, scales, sums, *w.parts)
 
     def run(begin: int, end: int) -> bool:
@@ -146,18 +147,24 @@ def linear_int8(
     _split_outputs(run, w, len(a), threads)
 
 
+def _address(array: NDArray[Any]) -> int:
+    """Where an array lies; `array.ctypes` would cost a microsecond."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 def lined_zeros(shape: tuple[int, int], dtype: type[Any]) -> NDArray[Any]:
     """Zeros that begin on a cache line: vectors that cross lines cost twice."""
     n = shape[0] * shape[1] * np.dtype(dtype).itemsize
     raw = np.zeros(n + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
+    start = -_address(raw) % _LINE
     lined: NDArray[Any] = raw[start : start + n].view(dtype).reshape(shape)
     return lined
 
 
 def is_lined(array: NDArray[Any]) -> bool:
     """Whether an array is contiguous and begins on a cache line."""
-    return array.flags.c_contiguous and array.ctypes.data % _LINE == 0
+    return array.flags.c_contiguous and _address(array) % _LINE == 0
 
 
 def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, threads: int | None) -> None:

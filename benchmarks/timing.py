@@ -1,0 +1,50 @@
+"""Interleaved timing: every contender once per round, so that a busy machine slows all alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+TARGET_SECONDS = 0.004
+"""Calls shorter than this are repeated within a round."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call: the least and the median over the rounds."""
+
+    best: float
+    median: float
+
+
+def _once(run: Callable[[], None], repeats: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - begin) / repeats
+
+
+def measure(
+    contenders: dict[str, Callable[[], None]], seconds: float, least_rounds: int
+) -> dict[str, Timing]:
+    """Time all contenders in alternating rounds, forwards and backwards in turn.
+
+    Args:
+        contenders: what to call, by name.
+        seconds: about how long to measure, all contenders together.
+        least_rounds: rounds to make even if that takes longer.
+    """
+    repeats, spent = {}, 0.0
+    for name, run in contenders.items():
+        run()  # warm
+        first = _once(run, 1)
+        repeats[name] = max(1, min(1000, int(TARGET_SECONDS / max(first, 1e-7))))
+        spent += first * repeats[name]
+    rounds = max(least_rounds, min(200, int(seconds / spent)))
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders)
+    for i in range(rounds):
+        for name in order if i % 2 == 0 else reversed(order):
+            samples[name].append(_once(contenders[name], repeats[name]))
+    return {name: Timing(min(s), sorted(s)[len(s) // 2]) for name, s in samples.items()}
