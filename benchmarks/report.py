@@ -40,13 +40,13 @@ def peers(result: dict[str, Any]) -> list[str]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """A table per operation: milliseconds of blockscale, its share of the bound, how many times faster than peers."""
+    """A table per operation: blockscale's time, its share of the bound, peers' times divided by it."""
     lines = ["# Benchmarks", "", *(f"* {k}: {v}" for k, v in result["about"].items())]
     lines += [*(f"* skipped: {s}" for s in result["skipped"]), ""]
     lines += [
-        "Least time of alternating rounds. *of bound*: the time of moving the same bytes, divided by blockscale's.",
-        "Under each peer: its time divided by blockscale's; above 1, blockscale is faster. Peers multiply with",
-        "activations in 8 bits (ggml always; onnxruntime in the int8 rows); compare those with the int8 rows.",
+        "Least time of alternating rounds. *of bound*: the time of moving the same bytes, divided by",
+        "blockscale's. Under each peer: its time divided by blockscale's; above 1, blockscale is faster.",
+        "Peers round activations to 8 bits (ggml always, onnxruntime in the int8 rows).",
         "",
     ]
     for operation in ("quantize", "dequantize", "linear"):

@@ -1,4 +1,7 @@
-"""Measure blockscale, every installed peer and the memory's limit, interleaved: `python benchmarks/run.py`."""
+"""Measure blockscale, every installed peer and the memory's limit, interleaved.
+
+`python benchmarks/run.py [--quick]` writes a table, the numbers and a plot to benchmarks/results/.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def main() -> None:
         "python": f"{platform.python_version()}, numpy {np.__version__}, {platform.platform()}",
         "peers": ", ".join(found),
         "when": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        "load": "1 minute average %.1f at the end" % os.getloadavg()[0],
+        "load": f"1 minute average {os.getloadavg()[0]:.1f} at the end",
     }
     result = {"about": about, "skipped": skipped, "rows": rows}
     for file in report.write(options.out, result):

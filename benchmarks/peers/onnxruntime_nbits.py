@@ -1,4 +1,4 @@
-"""onnxruntime's MatMulNBits, 4 bits in blocks of 32, accuracy level 4 (activations in 8 bits) or 1 (float32)."""
+"""onnxruntime's MatMulNBits, 4 bits in blocks of 32: accuracy level 4 (8-bit activations) or 1 (float32)."""
 
 from __future__ import annotations
 
