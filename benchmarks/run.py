@@ -20,15 +20,15 @@ for _name in ("OPENBLAS_CORETYPE",):  # would make NumPy's BLAS run another proc
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import bounds  # noqa: E402
 import numpy as np  # noqa: E402
+
+import bounds  # noqa: E402
 import peers  # noqa: E402
 import report  # noqa: E402
 import timing  # noqa: E402
+from blockscale import __version__, native  # noqa: E402
 from peers import blockscale_self  # noqa: E402
 from work import Case, cases  # noqa: E402
-
-from blockscale import __version__, native  # noqa: E402
 
 
 def processor() -> str:
