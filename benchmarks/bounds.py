@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from work import Case, copies, tensor, values
 
 Bytes = NDArray[np.uint8]

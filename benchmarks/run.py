@@ -20,15 +20,15 @@ for _name in ("OPENBLAS_CORETYPE",):  # would make NumPy's BLAS run another proc
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import bounds  # noqa: E402
 import numpy as np  # noqa: E402
+
+import bounds  # noqa: E402
+import peers  # noqa: E402
 import report  # noqa: E402
 import timing  # noqa: E402
-from work import Case, cases  # noqa: E402
-
-import peers  # noqa: E402
 from blockscale import __version__, native  # noqa: E402
 from peers import blockscale_self  # noqa: E402
+from work import Case, cases  # noqa: E402
 
 
 def processor() -> str:
@@ -64,16 +64,23 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one size, fewer schemes, fewer rounds")
     parser.add_argument("--only", default="", help="only cases whose label contains this")
     parser.add_argument("--seconds", type=float, help="about how long to measure a case")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="one thread only, processor time: for a busy machine"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     found, skipped = peers.load()
     for line in skipped:
         print(f"skipped {line}")
     chosen = [case for case in cases(options.quick) if options.only in case.label]
+    if options.cpu_time:
+        chosen = [case for case in chosen if case.threads == 1]
     seconds = options.seconds or (0.7 if options.quick else 2.0)
     rows = []
     for i, case in enumerate(chosen):
-        times = timing.measure(contenders(case, found), seconds, 3 if options.quick else 7)
+        times = timing.measure(
+            contenders(case, found), seconds, 3 if options.quick else 7, cpu_time=options.cpu_time
+        )
         rows.append({"label": case.label, "elements": case.elements, **asdict(case)})
         rows[-1]["timings"] = {name: asdict(t) for name, t in times.items()}
         text = "  ".join(f"{name} {t.best * 1e3:.3g}" for name, t in times.items())
@@ -83,6 +90,7 @@ def main() -> None:
         "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
         "python": f"{platform.python_version()}, numpy {np.__version__}, {platform.platform()}",
         "peers": ", ".join(found),
+        "clock": "processor time" if options.cpu_time else "wall clock",
         "when": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "load": f"1 minute average {os.getloadavg()[0]:.1f} at the end",
     }

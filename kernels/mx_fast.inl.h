@@ -55,7 +55,7 @@ inline void group_amax(const float* x, int64_t n, int64_t size, int32_t* amax) {
   largest_lanes(top, amax);
 }
 
-inline void group_scales(const MxVectors& v, MxGroup* g, MxCounts* counts) {
+[[gnu::always_inline]] inline void group_scales(const MxVectors& v, MxGroup* g, MxCounts* counts) {
   Ints odd = {};
   for (int b = 0; b < kGroup; b += kLanes) {
     const Words u = load<Words>(g->amax + b);
@@ -173,39 +173,46 @@ inline Floats value_e2m1(Words code) {
 // of: at most 64 terms below 16, so the float32 sum is within 64 * 66 * 16 * 2**-24 < kUnsure.
 constexpr float kUnsure = 0.01f;
 
-inline float error_growth(const float* x, int64_t size, float down, float step) {
+inline Floats error_growth(const float* x, int64_t size, float down, float step, float inverse) {
   Floats sum = {};
   for (int64_t i = 0; i < size; i += kLanes) {
     const Floats y = (Floats)(load<Words>(x + i) & 0x7FFFFFFFu) * down;
-    const Floats here = value_e2m1(code_e2m1(y)), there = value_e2m1(code_e2m1(y * (1 / step))) * step;
+    const Floats here = value_e2m1(code_e2m1(y)), there = value_e2m1(code_e2m1(y * inverse)) * step;
     sum += (there - here) * ((here + there) - (y + y));
   }
-  return sum_lanes(sum);
+  return sum;
 }
 
-// Final exponents of the blocks that have more than one candidate; those in doubt become special.
+// Final exponents of the blocks that have more than one candidate; those in doubt become special. All of them
+// in one loop and without branches on what came out: which blocks these are is as good as random.
+template <int kSize>
 inline void choose_mse(const MxVectors& v, const float* x, int64_t n, int64_t size, MxGroup* g) {
+  if (kSize) size = kSize;
   uint32_t up = 0, low = 0;
   const float reach = 7.0f + static_cast<float>(size - 1) / 16 + kUnsure;  // e0 - 1 may win if 2a < reach
   for (int b = 0; b < kGroup; b += kLanes) {
     const Floats a = load<Floats>((const float*)(g->amax + b)) * load<Floats>(g->down + b);
     up |= lane_bits((Ints)(a > v.limit)) << b;
-    low |= lane_bits((Ints)(a + a < reach)) << b;
+    low |= lane_bits((Ints)(a + a < reach) & (Ints)(a > 0.0f)) << b;
   }
-  const uint32_t ordinary = ((1u << n) - 1) & ~g->special;
-  for (uint32_t rest = up & ordinary; rest; rest &= rest - 1) {
+  Floats sums[kGroup];
+  int block[kGroup];
+  float growth[kGroup];
+  int count = 0;
+  for (uint32_t rest = (up | low) & ((1u << n) - 1) & ~g->special; rest; rest &= rest - 1) {
     const int b = __builtin_ctz(rest);
-    const float growth = error_growth(x + b * size, size, g->down[b], 2.0f);
-    g->special |= static_cast<uint32_t>(growth < kUnsure && growth > -kUnsure) << b;
-    const int32_t more = growth < 0;
-    g->byte[b] += more;
-    g->down[b] = more ? g->down[b] * 0.5f : g->down[b];
+    const bool is_up = up >> b & 1;
+    block[count] = b;
+    sums[count++] = error_growth(x + b * size, size, g->down[b], is_up ? 2.0f : 0.5f, is_up ? 0.5f : 2.0f);
   }
-  for (uint32_t rest = low & ~up & ordinary; rest; rest &= rest - 1) {
-    const int b = __builtin_ctz(rest);
-    if (g->amax[b] == 0) continue;
-    const float growth = error_growth(x + b * size, size, g->down[b], 0.5f);
-    g->special |= static_cast<uint32_t>(growth < kUnsure) << b;
+  for (int k = count; k < kGroup; ++k) sums[k] = Floats{};
+  sum_lanes(sums, growth);
+  for (int k = 0; k < count; ++k) {
+    const int b = block[k];
+    const uint32_t is_up = up >> b & 1, unsure = growth[k] < kUnsure, better = growth[k] < -kUnsure;
+    g->special |= (unsure & ~(is_up & better)) << b;
+    g->byte[b] += static_cast<int32_t>(is_up & better);
+    g->down[b] = float_of(static_cast<uint32_t>(254 - g->byte[b]) << 23);
   }
 }
 
@@ -225,9 +232,10 @@ inline void choose_mse_exact(const MxSpec& spec, const float* x, int64_t n, int6
 }
 
 // Blocks of which mx_block must say whether a larger exponent loses nothing; their counts are taken back.
-template <ElementKind kKind>
+template <int kSize, ElementKind kKind>
 inline void recheck_mse(const MxVectors& v, const float* x, int64_t n, int64_t size, const uint8_t* codes,
                         MxGroup* g, MxCounts* counts) {
+  if (kSize) size = kSize;
   for (int64_t b = 0; b < n; ++b) {
     if ((g->special >> b & 1) || g->amax[b] == 0 || has_code_1_or_3(codes + b * size, size)) continue;
     MxCounts taken;
@@ -297,11 +305,11 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
     missing += kGroup - n;
     const bool mse = kKind == kE2m1 && spec.rule == 1 && size <= 64;
     if (mse)
-      choose_mse(v, x, n, size, &g);
+      choose_mse<kSize>(v, x, n, size, &g);
     else if (spec.rule == 1)
       choose_mse_exact(spec, x, n, size, scratch->wide, &g);
     code_group<kSize, kKind>(v, g, x, n, size, scratch->codes, &counts);
-    if (mse) recheck_mse<kKind>(v, x, n, size, scratch->codes, &g, &counts);
+    if (mse) recheck_mse<kSize, kKind>(v, x, n, size, scratch->codes, &g, &counts);
     saturated_blocks += count_saturated_blocks(v, g);
     for (int64_t b = 0; b < n; ++b) scales[first + b] = static_cast<uint8_t>(g.byte[b]);
     for (uint32_t rest = g.special; rest; rest &= rest - 1) {

@@ -147,16 +147,6 @@ inline int64_t count_lanes(Ints minus) {
   return n;
 }
 
-inline float sum_lanes(Floats v) {  // in any order: only for bounds, never for results
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_ps((__m512)v);
-#else
-  float s = 0;
-  for (int i = 0; i < kLanes; ++i) s += v[i];
-  return s;
-#endif
-}
-
 // The low byte of each lane.
 inline void store_bytes(uint8_t* p, Words v) {
 #if defined(__AVX512F__)
@@ -270,51 +260,74 @@ inline Ints overflows(Floats v, uint32_t first) {
   return (Ints)(((Words)v & 0x7FFFFFFFu) - first < 0x7F800000u - first);
 }
 
-// Sixteen vectors to sixteen numbers: the largest lane of each (as signed integers).
+// Sixteen vectors to sixteen numbers: the lanes of each combined, in no order that callers may rely on.
+template <typename Combine>
+[[gnu::always_inline]] inline void combine_lanes(const Ints* v, int32_t* out, Combine combine) {
+#if defined(__AVX512F__) || defined(__AVX2__)
+  Ints quads[4];
+  for (int i = 0; i < 4; ++i) {  // in each 128 bits: a lane of each of the vectors 4i .. 4i + 3
+    Ints pairs[2];
+    for (int j = 0; j < 2; ++j) {
 #if defined(__AVX512F__)
-inline void largest_lanes(const Ints* v, int32_t* out) {
-  __m512i quads[4];
-  for (int i = 0; i < 4; ++i) {  // lanes of quads[i]: vectors 4i .. 4i + 3, four times
-    const __m512i a = (__m512i)v[4 * i], b = (__m512i)v[4 * i + 1], c = (__m512i)v[4 * i + 2],
-                  d = (__m512i)v[4 * i + 3];
-    const __m512i ab = _mm512_max_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    const __m512i cd = _mm512_max_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-    quads[i] = _mm512_max_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-  }
-  __m512i half[2];
-  for (int i = 0; i < 2; ++i)
-    half[i] = _mm512_max_epi32(_mm512_shuffle_i32x4(quads[2 * i], quads[2 * i + 1], 0x44),
-                               _mm512_shuffle_i32x4(quads[2 * i], quads[2 * i + 1], 0xEE));
-  _mm512_storeu_si512(out, _mm512_max_epi32(_mm512_shuffle_i32x4(half[0], half[1], 0x88),
-                                            _mm512_shuffle_i32x4(half[0], half[1], 0xDD)));
-}
-#elif defined(__AVX2__)
-inline void largest_lanes(const Ints* v, int32_t* out) {
-  __m256i quads[4];
-  for (int i = 0; i < 4; ++i) {
-    const __m256i a = (__m256i)v[4 * i], b = (__m256i)v[4 * i + 1], c = (__m256i)v[4 * i + 2],
-                  d = (__m256i)v[4 * i + 3];
-    const __m256i ab = _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    const __m256i cd = _mm256_max_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-    quads[i] = _mm256_max_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
-  }
-  for (int i = 0; i < 2; ++i)
-    _mm256_storeu_si256((__m256i*)(out + 8 * i),
-                        _mm256_max_epi32(_mm256_permute2x128_si256(quads[2 * i], quads[2 * i + 1], 0x20),
-                                         _mm256_permute2x128_si256(quads[2 * i], quads[2 * i + 1], 0x31)));
-}
+      const __m512i a = (__m512i)v[4 * i + 2 * j], b = (__m512i)v[4 * i + 2 * j + 1];
+      pairs[j] = combine((Ints)_mm512_unpacklo_epi32(a, b), (Ints)_mm512_unpackhi_epi32(a, b));
+    }
+    const __m512i a = (__m512i)pairs[0], b = (__m512i)pairs[1];
+    quads[i] = combine((Ints)_mm512_unpacklo_epi64(a, b), (Ints)_mm512_unpackhi_epi64(a, b));
 #else
-inline void largest_lanes(const Ints* v, int32_t* out) {
-  for (int i = 0; i < 16; ++i) {
-    int32_t top = v[i][0];
-    for (int j = 1; j < kLanes; ++j) top = v[i][j] > top ? v[i][j] : top;
-    out[i] = top;
-  }
-}
+      const __m256i a = (__m256i)v[4 * i + 2 * j], b = (__m256i)v[4 * i + 2 * j + 1];
+      pairs[j] = combine((Ints)_mm256_unpacklo_epi32(a, b), (Ints)_mm256_unpackhi_epi32(a, b));
+    }
+    const __m256i a = (__m256i)pairs[0], b = (__m256i)pairs[1];
+    quads[i] = combine((Ints)_mm256_unpacklo_epi64(a, b), (Ints)_mm256_unpackhi_epi64(a, b));
 #endif
+  }
+  Ints half[2];
+  for (int i = 0; i < 2; ++i) {
+#if defined(__AVX512F__)
+    const __m512i a = (__m512i)quads[2 * i], b = (__m512i)quads[2 * i + 1];
+    half[i] = combine((Ints)_mm512_shuffle_i32x4(a, b, 0x44), (Ints)_mm512_shuffle_i32x4(a, b, 0xEE));
+  }
+  const __m512i a = (__m512i)half[0], b = (__m512i)half[1];
+  store(out, combine((Ints)_mm512_shuffle_i32x4(a, b, 0x88), (Ints)_mm512_shuffle_i32x4(a, b, 0xDD)));
+#else
+    const __m256i a = (__m256i)quads[2 * i], b = (__m256i)quads[2 * i + 1];
+    half[i] =
+        combine((Ints)_mm256_permute2x128_si256(a, b, 0x20), (Ints)_mm256_permute2x128_si256(a, b, 0x31));
+    store(out + 8 * i, half[i]);
+  }
+#endif
+#else
+  for (int i = 0; i < 16; ++i) {
+    const Ints swapped = {v[i][2], v[i][3], v[i][0], v[i][1]}, two = combine(v[i], swapped);
+    const Ints crossed = {two[1], two[0], two[3], two[2]};
+    out[i] = combine(two, crossed)[0];
+  }
+#endif
+}
+
+[[gnu::always_inline]] inline void largest_lanes(const Ints* v, int32_t* out) {
+  combine_lanes(v, out, [](Ints a, Ints b) { return maximum(a, b); });
+}
+
+// Sums in any order: for estimates, never for results.
+inline void sum_lanes(const Floats* v, float* out) {
+  combine_lanes((const Ints*)v, (int32_t*)out, [](Ints a, Ints b) { return (Ints)((Floats)a + (Floats)b); });
+}
 
 // Whether a code of four bits, a byte each, has the magnitude 1 or 3; n is a multiple of 16.
 inline bool has_code_1_or_3(const uint8_t* codes, int64_t n) {
+#if defined(__AVX2__)
+  if (n % 32 == 0) {
+    __m256i found = _mm256_setzero_si256();
+    for (int64_t i = 0; i < n; i += 32) {
+      const __m256i odd =
+          _mm256_and_si256(_mm256_loadu_si256((const __m256i*)(codes + i)), _mm256_set1_epi8(5));
+      found = _mm256_or_si256(found, _mm256_cmpeq_epi8(odd, _mm256_set1_epi8(1)));
+    }
+    return !_mm256_testz_si256(found, found);
+  }
+#endif
   constexpr uint64_t kOnes = 0x0101010101010101ull;
   uint64_t found = 0;
   for (int64_t i = 0; i < n; i += 8) {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import subprocess
 import sys
@@ -15,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockscale.containers.safetensors import DTYPES
-
-SRC = str(Path(__file__).parents[1] / "src")
 
 
 def blob(header: object, data: bytes = b"", *, length: int | None = None) -> bytes:
@@ -69,12 +66,11 @@ def names_in(folder: Path) -> list[str]:
 
 
 def python_output(code: str, *args: object) -> str:
-    """What a Python process prints that imports blockscale from the source tree."""
+    """What a Python process prints that imports blockscale."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": SRC + os.pathsep + os.environ.get("PYTHONPATH", "")},
     ).stdout

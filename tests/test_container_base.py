@@ -17,17 +17,14 @@ import pytest
 from blockscale.containers.base import AtomicFile, check_output, read_exactly
 from blockscale.errors import ContainerError, OutputError
 
-SRC = str(Path(__file__).parents[1] / "src")
-
 
 def start_python(code: str, *args: object) -> subprocess.Popen[str]:
-    """A Python process that can import blockscale from the source tree."""
+    """A Python process that can import blockscale."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": SRC + os.pathsep + os.environ.get("PYTHONPATH", "")},
     )
 
 

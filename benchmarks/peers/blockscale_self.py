@@ -6,9 +6,9 @@ from collections.abc import Callable
 from itertools import cycle
 
 import numpy as np
-from work import Case, copies, copy_of, tensor, values
 
 import blockscale as bs
+from work import Case, copies, copy_of, tensor, values
 
 
 def make(case: Case) -> Callable[[], None] | None:

@@ -10,6 +10,7 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
+
 from work import Case, copies, values
 
 TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 8, "mxfp4": 39}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import gguf
+
 from work import Case, values
 
 TYPES = {"q4_0": "Q4_0", "q4_1": "Q4_1", "q8_0": "Q8_0", "mxfp4": "MXFP4"}

@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import ml_dtypes
 import numpy as np
+
 from work import Case, values
 
 ELEMENTS = {"mxfp4": ml_dtypes.float4_e2m1fn, "mxfp8_e4m3": ml_dtypes.float8_e4m3fn}

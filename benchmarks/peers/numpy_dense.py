@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import cycle
 
 import numpy as np
+
 from work import Case, copies, values
 
 THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

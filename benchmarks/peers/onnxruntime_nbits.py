@@ -8,6 +8,7 @@ from itertools import cycle
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
 from work import Case, copies, values
 
 

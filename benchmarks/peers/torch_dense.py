@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import cycle
 
 import torch
+
 from work import Case, copies, values
 
 

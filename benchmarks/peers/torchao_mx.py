@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import torch
 from torchao.prototype.mx_formats.mx_tensor import MXTensor, ScaleCalculationMode
+
 from work import Case, values
 
 ELEMENTS = {"mxfp4": torch.float4_e2m1fn_x2, "mxfp8_e4m3": torch.float8_e4m3fn}

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _kernels
 from .blocks import BlockGrid
-from .native import INPUT_DTYPES, as_bytes, chosen_isa, thread_count
+from .native import INPUT_DTYPES, _split, as_bytes, chosen_isa
 from .schemes import Scheme
 
 SEGMENT = 32
@@ -168,43 +164,11 @@ def is_lined(array: NDArray[Any]) -> bool:
 
 
 def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, threads: int | None) -> None:
-    """Call `run(begin, end)` over ranges of outputs; the calling thread takes its share."""
+    """Call `run(begin, end)` over ranges of outputs, whole tiles each."""
     work = rows * w.rows * w.length
-    if not work:
-        return
-    tiles = -(-w.rows // _TILE)
-    count = min(thread_count(threads), tiles, 1 + work // _PER_THREAD)
-    if count == 1:
-        _check(run(0, w.rows))
-        return
-    pieces = min(tiles, 4 * count)
-    cuts = [min(w.rows, _TILE * (tiles * i // pieces)) for i in range(pieces + 1)]
-    left = deque(pairwise(cuts))
 
-    def take() -> None:
-        while left:
-            try:
-                begin, end = left.popleft()
-            except IndexError:  # another thread was faster
-                return
-            _check(run(begin, end))
+    def tiles(begin: int, end: int) -> None:
+        if not run(begin * _TILE, min(w.rows, end * _TILE)):
+            raise MemoryError("no memory for a tile of the matmul")
 
-    others = [_pool(count - 1).submit(take) for _ in range(count - 1)]
-    take()
-    for other in others:
-        other.result()
-
-
-def _check(done: bool) -> None:
-    if not done:
-        raise MemoryError("no memory for a tile of the matmul")
-
-
-@lru_cache(maxsize=8)
-def _pool(count: int) -> ThreadPoolExecutor:
-    """Threads that stay: starting them would cost as much as a small product."""
-    return ThreadPoolExecutor(count, thread_name_prefix="blockscale-linear")
-
-
-if hasattr(os, "register_at_fork"):  # a child has none of the threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    _split(tiles, -(-w.rows // _TILE), work, threads, _PER_THREAD)
