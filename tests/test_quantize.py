@@ -17,7 +17,13 @@ import blockscale as bs
 import cases
 import reference
 import reference_numbers as numbers
-from blockscale.errors import NonFiniteError, OverflowingValueError, ScaleOverflowError, SchemeError
+from blockscale.errors import (
+    InputError,
+    NonFiniteError,
+    OverflowingValueError,
+    ScaleOverflowError,
+    SchemeError,
+)
 from blockscale.schemes import SCHEMES, Scheme, scheme
 from reference_optimal import Search
 
@@ -496,3 +502,11 @@ def test_optimal_is_never_worse_than_a_plain_rule(name: str, options: str, plain
     optimal = _block_errors(bs.quantize(x, name, rule=f"optimal:{options}"), x)
     other = _block_errors(bs.quantize(x, name, rule=plain), x)
     assert (optimal <= other).all()
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf, 1e101])
+def test_importances_that_mean_nothing_are_refused(value: float) -> None:
+    weights = np.ones(32)
+    weights[5] = value
+    with pytest.raises(InputError, match="at position 5"):
+        bs.quantize(np.ones((1, 32)), "uint4", rule="optimal", importance=weights)

@@ -16,6 +16,7 @@ from .schemes import scheme as find_scheme
 from .tensor import BlockTensor, QuantizeReport
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_LARGEST_IMPORTANCE = 1e100
 
 
 def quantize(
@@ -38,8 +39,8 @@ def quantize(
         axis: the axis along which blocks run; the reduction axis of the matmul that will use the weight.
         rule: how scales are chosen; None: the scheme's default. docs/rules.md defines them all.
         block_size: elements per block instead of the scheme's own.
-        importance: weights of the squared error, one per position along the axis, finite and >= 0; for the
-            rule `optimal`.
+        importance: weights of the squared error, one per position along the axis, 0 to 1e100; for the rule
+            `optimal`.
         nonfinite: `"error"` refuses NaN, infinities and values beyond float32; `"nan-block"` marks an MX
             block that has one as NaN (scale byte 255).
         threads: at most this many threads; None: all processors. The result does not depend on it.
@@ -119,14 +120,16 @@ def _check_importance(
             found=weights.shape,
             field="importance",
         )
-    bad = ~np.isfinite(weights) | (weights < 0)
+    bad = ~(weights >= 0) | (weights > _LARGEST_IMPORTANCE)
     if bad.any():
         first = int(np.argmax(bad))
         raise InputError(
-            f"{int(bad.sum())} importances are negative or not finite, the first is {weights[first]} "
-            f"at position {first}",
+            f"{int(bad.sum())} importances are negative, not finite or too large, the first is "
+            f"{weights[first]} at position {first}",
             found=float(weights[first]),
             field="importance",
+            rule=f"0 <= importance <= {_LARGEST_IMPORTANCE:g}: weighted squares must fit float64",
+            hint="only their ratios matter: divide them by their maximum",
         )
     return weights
 
