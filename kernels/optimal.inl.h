@@ -351,6 +351,8 @@ struct Search {
       settle(count ? p[0].u : to);
       for (int64_t j = 0; j < count; ++j) {
         advance(p[j].i);
+        // Equal elements move together: in between, the twin of an extreme would lie outside the codes.
+        if (j + 1 < count && p[j + 1].u == p[j].u) continue;
         settle(j + 1 < count ? p[j + 1].u : to);
         if (best_error < known_error * 0.98) {
           known_error = best_error;

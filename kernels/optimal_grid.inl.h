@@ -552,8 +552,10 @@ struct Judge {
     return a <= b ? clip(0, a, b) : clip(0, low, high);
   }
 
-  // Whether a zero point one step further may cost nothing: it clips the last codes by one, and x / s is a half.
-  bool ends_on_halves(double s) const { return is_half(lo / s) || is_half(hi / s); }
+  // Whether a zero point one step further may cost nothing: it clips the last codes by one, and x / s is a half,
+  // or float64 does not see what so light an element costs.
+  bool step_is_free(double end) const { return w || is_half(end); }
+  bool ends_are_free(double s) const { return step_is_free(lo / s) || step_is_free(hi / s); }
   static bool is_half(double v) { return absolute(v - round_even(v)) == 0.5; }
 
   // Of the zero points that clip nothing and those one step beyond, the first in the order of ties.
@@ -561,7 +563,7 @@ struct Judge {
     for (int side = 0; side < 2; ++side) {
       const double s = found.s, end = side ? hi / s : lo / s;
       const double next = side ? spec.qmax - round_even(end) + 1 : spec.qmin - round_even(end) - 1;
-      if (!is_half(end) || absolute(next) > cap) continue;
+      if (!step_is_free(end) || absolute(next) > cap) continue;
       const Optimum other = {error(s, next), s, next, inside(spec, next)};
       if (precedes(other, found)) found = other;
     }
@@ -753,7 +755,7 @@ inline int64_t count_active(const float* x, const float* w, int64_t n, float ene
   for (int64_t i = 0; i < n; i += kLanes) {
     Lanes v, f;
     load(x + i, v), load(w + i, f);
-    sum -= f * v * v > energy * 0x1p-12f;
+    sum -= f * v * v > energy * (0x1p-7f / static_cast<float>(n));
   }
   int64_t count = 0;
   for (int j = 0; j < kLanes; ++j) count += sum[j];
@@ -763,6 +765,9 @@ inline int64_t count_active(const float* x, const float* w, int64_t n, float ene
 // False if the search gave up: then nothing is known.
 inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const double* x, const double* w, int64_t n,
                            GridMemory& memory, Choice* c) {
+  // Elements of the wrong sign cost the same under every scale and may outweigh all else beyond the sight of
+  // float32, even float64: one path only, so that all instruction sets give the same.
+  if (spec.offset != 1 && spec.qmin == 0) return false;
   double unit = 1, weight_unit = 1, most = 0;
   for (int64_t i = 0; w && i < n; ++i) most = w[i] > most ? w[i] : most;
   if (w) {
@@ -788,7 +793,7 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
         : (hi > -lo ? hi : -lo) > 0.9 * grid.max * unit)
     return false;  // the plain rule may refuse
   // A walk over few breakpoints is faster.
-  if (count_active(xs, ws, m, static_cast<float>(energy)) <= (kLanes == 4 ? m / 4 : 0)) return false;
+  if (kLanes == 4 && count_active(xs, ws, m, static_cast<float>(energy)) <= m / 4) return false;
   GridSearch g{grid, *memory.search.data, xs, ws, m, w != nullptr, false, unit, 1 / unit, static_cast<float>(energy)};
   g.best = g.energy * (1 + 0x1p-16f);
   g.best_scale = 0;
@@ -818,9 +823,10 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
       c->s = family.sign * scale_at(grid, only.index);
       double low, high;
       c->shift = family.z;
-      if (spec.offset == 1 && judge.zero_points(c->s, &low, &high)) {
-        c->shift = judge.ends_on_halves(c->s) ? judge.best(c->s).z : judge.preferred(low, high);
-      }
+      if (spec.offset != 1) return true;
+      const bool fits = judge.zero_points(c->s, &low, &high);
+      if (w || (fits && judge.ends_are_free(c->s))) c->shift = judge.best(c->s).z;
+      else if (fits) c->shift = judge.preferred(low, high);
       return true;
     }
   }

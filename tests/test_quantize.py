@@ -460,6 +460,13 @@ def test_optimal_ties_where_codes_meet_halves(name: str, symmetric: bool) -> Non
     assert_same(x, row, "optimal")
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_optimal_moves_equal_elements_together(scale: str) -> None:
+    """Two equal smallest elements: codes that only one of them has passed are no choice of any zero point."""
+    for block in ([0.5, 4.5, 0.5, 3.5], [-0.5, -4.5, -0.5, -3.5]):
+        assert_same(np.array(block), scheme("uint2", scale=scale, block_size=4), "optimal")
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("name", ["int4", "uint4"])
 def test_optimal_weighs_positions_along_the_axis(name: str, axis: int) -> None:
