@@ -138,6 +138,8 @@ def compare_checkpoints(
             done.append(_compare_tensor(a, b, name, per, threads))
         except BlockscaleError as error:
             failed[name] = error.message
+        a.forget()
+        b.forget()
         if progress is not None:
             progress(a.infos[name].nbytes)
     missing = tuple(name for name in a if name in wanted and name not in b.infos)
