@@ -231,3 +231,32 @@ def test_words_that_people_know() -> None:
     assert pack_groups(halves, PACKINGS["ggml_halves"]).tobytes() == bytes(17 * i for i in range(16))
     with pytest.raises(bs.BlockscaleError, match="1 left over"):
         pack_groups(np.zeros(9, np.uint8), PACKINGS["awq4"])
+
+
+def test_a_nan_is_never_a_perfect_match() -> None:
+    x = RNG.standard_normal((4, 64)).astype(np.float32)
+    w = bs.quantize(x, "mxfp4")
+    x[0, 0] = np.nan
+    e = w.error(x)
+    assert np.isnan([e.mse, e.relative_mse, e.sqnr_db, e.cosine]).all()
+    per_block = w.error(x, per="block")
+    assert np.isnan(per_block.sqnr_db[0, 0])
+    assert np.isfinite(per_block.sqnr_db[1:]).all()
+
+
+@pytest.mark.parametrize("least", [-1, 255, 256, 1.5, "1", True])
+def test_scale_bytes_that_do_not_exist_are_refused(least: object) -> None:
+    with pytest.raises(InputError, match="min_scale_byte"):
+        bs.quantize(np.ones((1, 32)), "mxfp4", min_scale_byte=least)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_thread_counts_that_do_not_exist_are_refused(threads: object) -> None:
+    x = np.ones((512, 512), np.float32)
+    with pytest.raises(InputError, match="threads is"):
+        bs.quantize(x, "mxfp4", threads=threads)  # type: ignore[arg-type]
+
+
+def test_the_rule_ggml_says_what_it_serves() -> None:
+    with pytest.raises(SchemeError, match="blocks of 32"):
+        bs.quantize(np.ones((1, 64)), "q8_0", block_size=64)

@@ -15,7 +15,7 @@ from .containers.hrry import write_hrry
 from .containers.safetensors import write_safetensors
 from .dialects import check_settings
 from .dialects.base import Options
-from .errors import InputError, UnsupportedError, error_context
+from .errors import InputError, MissingTensorError, UnsupportedError, error_context
 from .hurray import HurrayTensor, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
 from .sources import HrrySource, Reading, Source, TensorInfo, open_source
 from .tensor import BlockTensor
@@ -66,7 +66,7 @@ class Checkpoint(Mapping[str, Tensor]):
             InputError: there is no such tensor.
         """
         if name not in self.infos:
-            raise InputError("there is no such tensor", file=str(self.path), tensor=name)
+            raise MissingTensorError("there is no such tensor", file=str(self.path), tensor=name)
         return self.infos[name]
 
     def plain_dtype(self, name: str) -> np.dtype[Any] | None:
@@ -184,6 +184,14 @@ class Checkpoint(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:
         """True if there is a tensor of that name; reads nothing."""
         return name in self.infos
+
+    def __eq__(self, other: object) -> bool:
+        """Checkpoints are equal to themselves only: comparing values would read everything."""
+        return self is other
+
+    def __hash__(self) -> int:
+        """As for any object."""
+        return id(self)
 
     def __iter__(self) -> Iterator[str]:
         """Names in the file's order."""

@@ -76,6 +76,14 @@ class InputError(BlockscaleError, ValueError):
     """An argument that cannot be used: dtype, shape, axis, option."""
 
 
+class MissingTensorError(InputError, KeyError):
+    """A name that a checkpoint does not hold."""
+
+    def __str__(self) -> str:
+        """The whole message (KeyError would print its own)."""
+        return BlockscaleError.__str__(self)
+
+
 class SchemeError(InputError):
     """A scheme, rule or option that does not exist or does not fit."""
 

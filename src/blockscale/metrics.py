@@ -264,6 +264,7 @@ def _figures(sums: NDArray[np.float64], axis: int | None) -> BlockErrors:
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(reference > 0, error / reference, np.where(error > 0, np.inf, 0.0))
+        relative = np.where(np.isnan(error + reference), np.nan, relative)  # a NaN is never a good match
         cosine = product / np.sqrt(reference * decoded)
         same = (reference == 0) & (decoded == 0)
         share = np.where(elements > 0, saturated / elements, 0.0)
@@ -272,7 +273,7 @@ def _figures(sums: NDArray[np.float64], axis: int | None) -> BlockErrors:
             relative,
             -10 * np.log10(relative),
             max_abs,
-            np.where(same, 1.0, np.where(reference * decoded > 0, cosine, 0.0)),
+            np.where(same, 1.0, np.where(reference * decoded == 0, 0.0, cosine)),
             saturated.astype(np.int64),
             share,
             elements.astype(np.int64),

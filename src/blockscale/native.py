@@ -63,7 +63,11 @@ class QuantizedRows:
 def thread_count(threads: int | None) -> int:
     """How many threads to use: `threads`, or the processors this process may run on."""
     if threads is not None:
-        return max(1, int(threads))
+        if isinstance(threads, bool) or not hasattr(threads, "__index__") or int(threads) < 1:
+            raise InputError(
+                f"threads is {threads!r}", found=threads, field="threads", rule="1 or more, or None for all"
+            )
+        return int(threads)
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
@@ -287,7 +291,8 @@ def _split(
     """
     if elements == 0 or rows == 0:
         return []
-    count = min(thread_count(threads), rows, elements // grain) if elements >= 2 * grain else 1
+    allowed = thread_count(threads)
+    count = min(allowed, rows, elements // grain) if elements >= 2 * grain else 1
     if count == 1:
         return [run(0, rows)]
     pieces = min(rows, count * 4)

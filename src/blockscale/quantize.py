@@ -58,6 +58,7 @@ def quantize(
     Source: docs/rules.md; OCP MX v1.0, 6.3; Hurray format, 3.3.
     """
     row = find_scheme(scheme, block_size=block_size)
+    _check_least_byte(min_scale_byte)
     chosen = rule_for(row, rule)
     array = _as_float_array(x)
     grid = block_grid(array.shape, axis, row.block_size)
@@ -102,6 +103,13 @@ def _as_float_array(x: ArrayLike) -> NDArray[Any]:
             hint="x.astype(np.float32) if the numbers are weights",
         )
     return array
+
+
+def _check_least_byte(least: int) -> None:
+    if isinstance(least, bool) or not hasattr(least, "__index__") or not 0 <= int(least) <= 254:
+        raise InputError(
+            f"min_scale_byte is {least!r}", found=least, field="min_scale_byte", rule="an E8M0 byte, 0 .. 254"
+        )
 
 
 def _check_importance(

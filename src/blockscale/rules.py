@@ -86,11 +86,15 @@ def rule_for(scheme: Scheme, rule: str | Rule | None) -> Rule:
     options = frozenset(o.strip() for o in option_text.split(",") if o.strip())
     row = RULES.get(name)
     if row is None or not _serves(row, scheme):
+        served = [r.name for r in RULES.values() if _serves(r, scheme)]
         raise SchemeError(
-            f"rule {name!r} does not serve scheme {scheme.name!r}" if row else f"unknown rule {name!r}",
+            f"rule {name!r} does not serve scheme {scheme.name!r} ({scheme.describe()})"
+            if row
+            else f"unknown rule {name!r}",
             found=name,
             field="rule",
-            hint=f"for {scheme.name}: {', '.join(r.name for r in RULES.values() if _serves(r, scheme))}",
+            rule="the rule ggml takes GGUF's types: blocks of 32, float16 scales" if name == "ggml" else None,
+            hint=f"for this scheme: {', '.join(served) or 'none'}",
         )
     unknown = options - set(row.allowed)
     if unknown:
