@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,17 +99,6 @@ def measure_error(
     if per == "channel":
         return _figures(rows.reshape(*grid.outer_shape, len(_SUMS)), None)
     return _total(_add_up(rows, axis=0))
-
-
-def compare_arrays(reference: NDArray[Any], decoded: NDArray[Any]) -> TensorError:
-    """The same figures for two plain arrays of one shape; nothing counts as saturated."""
-    grid = BlockGrid((1, max(reference.size, 1)), 1, 2)
-    if reference.size == 0:
-        return _total(np.zeros(len(_SUMS)))
-    blocks = (1, grid.blocks_per_row)
-    limits = (np.full(blocks, -np.inf), np.full(blocks, np.inf))
-    flat = (reference.reshape(grid.shape), decoded.reshape(grid.shape))
-    return cast(TensorError, measure_error(*flat, limits, grid))
 
 
 @dataclass(frozen=True, slots=True)
