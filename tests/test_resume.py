@@ -89,6 +89,30 @@ def test_killed_at_random_moments(model: Path, tmp_path: Path, name: str, seed: 
     assert not journal.exists()
 
 
+def test_killed_at_twenty_moments_of_one_run(model: Path, tmp_path: Path) -> None:
+    """From the first moment to the last: no output or a whole one, and the next run ends with a whole one."""
+    whole = tmp_path / "whole.hrry"
+    finish(start(*arguments(model, whole)))
+    wanted = whole.read_bytes()
+    began = time.perf_counter()
+    finish(start(*arguments(model, tmp_path / "again.hrry"), "--resume"))
+    duration, killed = time.perf_counter() - began, 0
+    for i, moment in enumerate(np.random.default_rng(7).uniform(0, duration, 20)):
+        out = tmp_path / f"{i}.hrry"
+        process = start(*arguments(model, out), "--resume")
+        time.sleep(float(moment))
+        process.kill()
+        process.communicate()
+        killed += process.returncode < 0
+        assert not out.exists() or out.read_bytes() == wanted
+        if process.returncode < 0:
+            finish(start(*arguments(model, out), "--resume", *["--force"] * out.exists()))
+        assert out.read_bytes() == wanted
+        assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(f"{i}.")) == [out.name]
+        out.unlink()
+    assert killed > 10
+
+
 def peak(*args: object) -> int:
     """Largest resident memory of a command that ends well, in bytes.
 
