@@ -64,7 +64,7 @@ inline void ggml_scales(const float* x, int64_t n, int64_t size, AffineGroup* g,
     const Ints high = load<Ints>(g->high + b), low = load<Ints>(g->low + b);
     const Floats hi = from_ordered(high), lo = from_ordered(low);
     Ints odd = high >= infinity;  // NaN and infinities
-    Floats d;
+    Floats d = {};
     if (kKind == kQ8_0) d = hi / 127.0f;
     if (kKind == kQ4_0) {
       odd |= low <= ~infinity;
@@ -203,6 +203,30 @@ struct AffineOutputs {
   void *scales, *offsets;
 };
 
+// Codes of a group whose scales are chosen. `block`: its first, in the outputs; `packed` begins with it.
+template <AffineKind kKind, int kSize>
+inline void finish_group(const AffineSpec& spec, const ScaleGrid& grid, AffineGroup* g, const float* x, int64_t n,
+                         int64_t size, int64_t block, const AffineOutputs& out, AffineScratch& plain,
+                         FastScratch* scratch, AffineCounts* counts, int64_t* events) {
+  affine_group<kKind, kSize>(spec, g, x, n, size, scratch->codes, counts);
+  for (uint32_t rest = g->special; rest; rest &= rest - 1) {
+    const int b = __builtin_ctz(rest);
+    for (int64_t i = 0; i < size; ++i) scratch->wide[i] = x[b * size + i];
+    uint8_t* codes = scratch->codes + b * size;
+    memset(codes, 0, static_cast<uint32_t>(size));
+    affine_block(spec, grid, scratch->wide, nullptr, size, plain, codes, out.scales, out.offsets, block + b, events);
+    for (int64_t i = 0; i < size; ++i) codes[i] &= static_cast<uint8_t>((1u << spec.bits) - 1);
+  }
+  pack_fast(scratch->codes, n * size, spec.bits, out.packed);
+}
+
+inline void add_counts(const AffineCounts& counts, int64_t* events) {
+  events[kSaturated] += count_lanes(counts.saturated);
+  events[kZeroed] += count_lanes(counts.zeroed);
+  events[kSaturatedBlocks] += counts.saturated_blocks;
+  events[kZeroBlocks] += counts.zero_blocks;
+}
+
 template <AffineKind kKind, int kSize>
 inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int64_t blocks, uint8_t* packed,
                        void* scales, void* offsets, int64_t first_block, FastScratch* scratch,
@@ -214,7 +238,7 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
   AffineCounts counts;
   for (int64_t first = 0; first < blocks; first += kGroup) {
     const int64_t n = first + kGroup < blocks ? kGroup : blocks - first, block = first_block + first;
-    const float* x = group_floats(rows, at + first * size, n * size, scratch);
+    const float* x = group_floats(rows, at + first * size, n * size, scratch->x);
     prefetch_ahead(rows, at + first * size, kGroup * size);
     AffineGroup g;
     if (kKind == kQ8_0 || (kKind == kPlain && spec.rule == 0))
@@ -235,27 +259,19 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
       if (kKind == kQ4_1)
         memcpy(static_cast<uint16_t*>(offsets) + block, minimums, static_cast<size_t>(n) * 2);
     }
-    affine_group<kKind, kSize>(spec, &g, x, n, size, scratch->codes, &counts);
-    for (uint32_t rest = g.special; rest; rest &= rest - 1) {
-      const int b = __builtin_ctz(rest);
-      for (int64_t i = 0; i < size; ++i) scratch->wide[i] = x[b * size + i];
-      uint8_t* codes = scratch->codes + b * size;
-      memset(codes, 0, static_cast<uint32_t>(size));
-      affine_block(spec, grid, scratch->wide, nullptr, size, plain, codes, scales, offsets, block + b,
-                   events);
-      for (int64_t i = 0; i < size; ++i) codes[i] &= static_cast<uint8_t>((1u << spec.bits) - 1);
-    }
-    pack_fast(scratch->codes, n * size, spec.bits, packed + packed_bytes(first * size, spec.bits));
+    const AffineOutputs out = {packed + packed_bytes(first * size, spec.bits), scales, offsets};
+    finish_group<kKind, kSize>(spec, grid, &g, x, n, size, block, out, plain, scratch, &counts, events);
   }
-  events[kSaturated] += count_lanes(counts.saturated);
-  events[kZeroed] += count_lanes(counts.zeroed);
-  events[kSaturatedBlocks] += counts.saturated_blocks;
-  events[kZeroBlocks] += counts.zero_blocks;
+  add_counts(counts, events);
   return true;
 }
 
-inline bool affine_is_fast(const Rows& rows, const AffineSpec& spec) {
-  const bool served = spec.rule == 2 || spec.rule == 1 || (spec.rule == 0 && spec.qmin < 0);
+#include "optimal_group.inl.h"
+#include "optimal_blocks.inl.h"
+
+inline bool affine_is_fast(const Rows& rows, const AffineSpec& spec, const double* importance) {
+  const bool served = spec.rule == 2 || spec.rule == 1 || (spec.rule == 0 && spec.qmin < 0) ||
+                      (optimal_group_serves(spec) && !importance);
   return served && rows.input_type != kFloat64 && spec.bits >= 4 && rows.block_size % 16 == 0 &&
          rows.block_size <= kLargestBlock;
 }
@@ -265,6 +281,7 @@ inline bool affine_blocks(const Rows& rows, const AffineSpec& spec, int64_t at, 
                           FastScratch* scratch, int64_t* events) {
   const bool usual = rows.block_size == 32;
   auto* run = usual ? affine_run<kPlain, 32> : affine_run<kPlain, 0>;
+  if (spec.rule == 3) run = usual ? optimal_run<32> : optimal_run<0>;
   if (spec.rule == 2) {
     if (spec.bits == 8)
       run = usual ? affine_run<kQ8_0, 32> : affine_run<kQ8_0, 0>;
@@ -280,7 +297,7 @@ bool quantize_affine(const Rows& rows, const AffineSpec& spec, const double* imp
                      int64_t row_bytes, void* scales, void* offsets, int64_t* events) {
   const int64_t size = rows.block_size, whole = rows.length / size;
   const int64_t per_row = (rows.length + size - 1) / size;
-  if (!affine_is_fast(rows, spec) || whole != per_row || !whole)
+  if (!affine_is_fast(rows, spec, importance) || whole != per_row || !whole)
     return quantize_affine_plain(rows, spec, importance, packed, row_bytes, scales, offsets, events);
   Scratch<FastScratch> scratch(1);
   if (!scratch.data) return false;

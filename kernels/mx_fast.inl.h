@@ -270,14 +270,14 @@ struct FastScratch {
 };
 
 // The group's input as floats: where it lies, or widened into the scratch space.
-inline const float* group_floats(const Rows& rows, int64_t at, int64_t n, FastScratch* scratch) {
+inline const float* group_floats(const Rows& rows, int64_t at, int64_t n, float* out) {
   if (rows.input_type == kFloat32) return static_cast<const float*>(rows.x) + at;
   const uint16_t* p = static_cast<const uint16_t*>(rows.x) + at;
   if (rows.input_type == kFloat16)
-    for (int64_t i = 0; i < n; i += kLanes) store(scratch->x + i, widen_half(p + i));
+    for (int64_t i = 0; i < n; i += kLanes) store(out + i, widen_half(p + i));
   else
-    for (int64_t i = 0; i < n; i += kLanes) store(scratch->x + i, widen_bfloat16(p + i));
-  return scratch->x;
+    for (int64_t i = 0; i < n; i += kLanes) store(out + i, widen_bfloat16(p + i));
+  return out;
 }
 
 // Groups are read in bursts: ask for the one after the next, or memory idles while codes are made.
@@ -297,7 +297,7 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
   int64_t missing = 0;  // blocks of zeros beyond the end
   for (int64_t first = 0; first < blocks; first += kGroup) {
     const int64_t n = first + kGroup < blocks ? kGroup : blocks - first;
-    const float* x = group_floats(rows, at + first * size, n * size, scratch);
+    const float* x = group_floats(rows, at + first * size, n * size, scratch->x);
     prefetch_ahead(rows, at + first * size, kGroup * size);
     MxGroup g;
     group_amax(x, n, size, g.amax);

@@ -46,8 +46,8 @@ inline Lanes less_product(const Lanes& v, const Lanes& a, const Lanes& b) { retu
 inline Lanes rounded(const Lanes& v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 #else
 inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) { sum += a * b; }
-#define less_product(v, a, b) ((v) - (a) * (b))
-#define rounded(v) (((v) + kRound) - kRound)
+inline Lanes less_product(const Lanes& v, const Lanes& a, const Lanes& b) { return v - a * b; }
+inline Lanes rounded(const Lanes& v) { return (v + kRound) - kRound; }
 #endif
 
 inline float sum_lanes(const Lanes& v) {
