@@ -268,6 +268,9 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
 
 #include "optimal_group.inl.h"
 #include "optimal_blocks.inl.h"
+#include "optimal_signed.inl.h"
+#include "optimal_zero.inl.h"
+#include "optimal_run.inl.h"
 
 inline bool affine_is_fast(const Rows& rows, const AffineSpec& spec, const double* importance) {
   const bool served = spec.rule == 2 || spec.rule == 1 || (spec.rule == 0 && spec.qmin < 0) ||

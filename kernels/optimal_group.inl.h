@@ -1,26 +1,15 @@
-// The rule `optimal` for int4 with scales of 16 bits, many blocks at once: a lane for each.
+// The rule `optimal` for codes of 4 bits and scales of 16, many blocks at once: a lane for each.
 //
-// The same proofs as in optimal_grid.inl.h (minorant, limits of float32), arranged otherwise. A block is first
-// turned over, if need be, so that its largest magnitude is negative and can have the code qmin. Then
-//  - near scales (codes qmin .. qmax) and far scales (of the other sign: -qmax .. -qmin) give the same codes from
-//    `join` up, where no code lies beyond +-qmax; there only the near ones are looked at;
-//  - a scale whose half clips nothing is no better than its half, which bounds both from above;
-//  - what lies beyond the ends of the codes costs more and more as scales fall, which bounds them from below.
-// Every block evaluates the same seeds; the intervals that may hold a better scale go to one list for all blocks
-// and are split until none is left. Two scales that remain are compared by the sums of the codes they share.
-// What that leaves open, exact arithmetic decides, and what even that leaves open is for affine_block.
+// The same proofs as in optimal_grid.inl.h (minorant, limits of float32), arranged otherwise: all blocks evaluate
+// the same seeds (optimal_signed.inl.h, optimal_zero.inl.h); the intervals that may hold a better scale go to one
+// list for all blocks and are split until none is left.
 
 namespace group_search {
 
 constexpr int kSets = 2, kBlocks = kSets * kLanes;  // vectors of blocks
-constexpr int kNearSeeds = 12, kJoin = 5, kFarSeeds = 4, kSeeds = kNearSeeds + kFarSeeds;
 constexpr int kRoom = 1024;   // intervals at a time
 constexpr int kFound = 1024;  // scales near the best
 constexpr int kRounds = 40;
-
-// Multiples of `join`. The last near one is replaced by where the search ends.
-constexpr float kNear[kNearSeeds] = {.76f, .81f, .86f, .91f, .955f, 1, 1.04f, 1.1f, 1.17f, 1.27f, 1.43f, 2};
-constexpr float kFar[kFarSeeds] = {.82f, .88f, .94f, 1};
 
 // Lane j of the result: number index[j] of the kBlocks in v; higher bits of an index mean nothing.
 inline Floats pick(const Floats* v, Ints index) {
@@ -124,22 +113,26 @@ inline void all_errors(const Floats* x, int64_t n, const Ends& ends, Scales* out
 
 // Scales of any blocks: `block` numbers them.
 template <int kMany>
-inline void picked_errors(const Floats* x, int64_t n, const Ends& ends, const Ints* block, Scales* out) {
+inline void picked_errors(const Floats* x, int64_t n, const Ends* ends, const Ints* block, Scales* out) {
   Floats inverse[kMany];
   Sums sums[kMany][2];
   for (int j = 0; j < kMany; ++j) inverse[j] = 1.0f / out[j].s;
   for (int64_t i = 0; i < n; i += 2)
     for (int j = 0; j < kMany; ++j)
       for (int k = 0; k < 2; ++k)
-        sums[j][k].add(ends, true, pick(x + (i + k) * kSets, block[j]), out[j].s, inverse[j]);
+        sums[j][k].add(ends[j], true, pick(x + (i + k) * kSets, block[j]), out[j].s, inverse[j]);
   for (int j = 0; j < kMany; ++j) {
     out[j].error = sums[j][0].error + sums[j][1].error;
     out[j].squares = sums[j][0].squares + sums[j][1].squares;
   }
 }
 
-// Intervals between scales whose errors are known. `a` and `b`: bits of magnitudes; `block` has the high bit for
-// far scales.
+// A block and what belongs to a scale of it, in one word: the number in the lowest bits, the high bit for far
+// scales, from bit 8 up the zero point plus kNoShift; nothing there if no code is clipped.
+constexpr int kNoShift = 512;
+constexpr float kNoEnd = 0x1p20f;
+
+// Intervals between scales whose errors are known. `a` and `b`: bits of magnitudes.
 struct Intervals {
   int32_t block[kRoom + 16], a[kRoom + 16], b[kRoom + 16];
   float error_a[kRoom + 16], error_b[kRoom + 16], squares[kRoom + 16], at[kRoom + 16];
@@ -167,6 +160,8 @@ struct Room {
   }
 };
 
+// `kZero`: codes are clipped according to the zero point of the interval.
+template <bool kZero>
 struct Search {
   Memory& m;
   int64_t n;
@@ -176,6 +171,22 @@ struct Search {
   Floats energy[kSets], per_scale[kSets], fixed[kSets];
   Floats best[kSets], limit_at_zero[kSets];  // least errors; limit of errors, to which per_scale * s is added
   bool given_up = false;
+
+  Search(const AffineSpec& spec, const ScaleGrid& grid, int64_t count, Memory& memory)
+      : m(memory), n(count), mantissa_shift(23 - grid.mantissa_bits) {
+    relative = static_cast<float>(n + 8) * 0x1p-24f;
+    ends = {spread(static_cast<float>(spec.qmin)), spread(static_cast<float>(spec.qmax))};
+    m.found = m.lists[0].count = 0;
+    for (int i = 0; i < kBlocks; ++i) m.best[i] = m.best_scale[i] = 1;
+    for (int j = 0; j < kSets; ++j) energy[j] = per_scale[j] = fixed[j] = spread(1.0f);
+  }
+
+  Ends ends_of(Ints block) const {
+    if (!kZero) return ends;
+    const Ints code = (block >> 8) & 0xFFFF, free = code == 0;
+    const Floats z = to_floats(code - kNoShift);
+    return {select(free, spread(-kNoEnd), ends.lo - z), select(free, spread(kNoEnd), ends.hi - z)};
+  }
 
   Floats storable(Floats s) const { return (Floats)((Words)s >> mantissa_shift << mantissa_shift); }
 
@@ -229,7 +240,7 @@ struct Search {
       const Ints block = load<Ints>(m.found_block + i);
       const Floats s = load<Floats>(m.found_scale + i), error = load<Floats>(m.found_error + i);
       const Ints keep = is_near({s, error, error}, block) & (lane_numbers() < m.found - i);
-      keep_lanes(m.found_block + kept, block & (kBlocks - 1), keep);  // never beyond what has been read
+      keep_lanes(m.found_block + kept, block, keep);  // never beyond what has been read
       keep_lanes(m.found_scale + kept, (Ints)s, keep);
       keep_lanes(m.found_error + kept, (Ints)error, keep);
       kept += __builtin_popcount(lane_bits(keep));
@@ -238,8 +249,8 @@ struct Search {
   }
 
   // Add the intervals whose minorant comes down to a limit at a scale inside. `limit`, `room`: of the blocks.
-  [[gnu::always_inline]] void sieve(Intervals* list, Ints block, Ints a, Ints b, Floats ea, Floats eb, Floats q, Floats limit,
-             Floats room, Ints valid) {
+  [[gnu::always_inline]] void sieve(Intervals* list, Ints block, Ints a, Ints b, Floats ea, Floats eb, Floats q,
+                                    Floats limit, Floats room, Ints valid) {
     const Floats from = (Floats)a, to = (Floats)b, h = to - from, steep = q * (1 + 0x1p-16f);
     const Floats step =
         (Floats)((Words)a & 0x7F800000u) * float_of(static_cast<uint32_t>(104 + mantissa_shift) << 23);
@@ -269,6 +280,7 @@ struct Search {
   void split(const Intervals& from, int at, Intervals* to) {
     Ints valid[kMany], block[kMany], a[kMany], b[kMany], middle[kMany];
     Scales v[kMany];
+    Ends of[kMany];
     const Ints one = spread(1 << mantissa_shift);
     for (int j = 0; j < kMany; ++j, at += kLanes) {
       valid[j] = lane_numbers() < from.count - at;
@@ -277,8 +289,9 @@ struct Search {
       middle[j] = maximum(minimum((Ints)storable(load<Floats>(from.at + at)), b[j] - one), a[j] + one);
       const Words bits = (Words)middle[j] | ((Words)block[j] & 0x80000000u);
       v[j].s = (Floats)select(valid[j], bits, (Words)spread(1.0f));
+      of[j] = ends_of(block[j]);
     }
-    picked_errors<kMany>(m.x, n, ends, block, v);
+    picked_errors<kMany>(m.x, n, of, block, v);
     set_limit();
     at -= kMany * kLanes;
     for (int j = 0; j < kMany; ++j, at += kLanes) {
@@ -302,98 +315,6 @@ struct Search {
       for (; at + kLanes < from.count; at += 2 * kLanes) split<2>(from, at, &m.lists[1 - now]);
       if (at < from.count) split<1>(from, at, &m.lists[1 - now]);
     }
-  }
-
-  // What lies beyond the ends of the codes costs, at two scales and below.
-  void clip_costs(const Floats* x, const Floats* s, Floats* costs) const {
-    Floats bottom[2], top[2], sum[2] = {};
-    for (int j = 0; j < 2; ++j) {
-      bottom[j] = minimum(s[j] * ends.lo, s[j] * ends.hi);
-      top[j] = maximum(s[j] * ends.lo, s[j] * ends.hi);
-    }
-    for (int64_t i = 0; i < n; ++i)
-      for (int j = 0; j < 2; ++j) {
-        const Floats v = x[i * kSets], d = maximum(maximum(v - top[j], bottom[j] - v), Floats{});
-        sum[j] = plus_product(sum[j], d, d);
-      }
-    for (int j = 0; j < 2; ++j) costs[j] = sum[j] * (1 - 0x1p-12f);
-  }
-
-  // From the lowest scales known, near and far, down to where nothing can win.
-  void extend(int set, Scales* lowest, bool far, Ints live) {
-    const Floats* x = m.x + set;
-    const Ints block = lane_numbers() + set * kLanes;
-    Ints open[2] = {live, far ? live : Ints{}};
-    for (int tries = 0; tries < 40; ++tries) {
-      const Floats s[2] = {lowest[0].s, lowest[1].s};
-      Floats costs[2];
-      clip_costs(x, s, costs);
-      for (int j = 0; j < 2; ++j)
-        open[j] &= (Ints)(costs[j] <= plus_product(limit_at_zero[set], per_scale[set], magnitude(s[j])));
-      if (!any(open[0] | open[1])) return;
-      for (int j = 0; j < 2; ++j) {
-        Scales next;
-        next.s = (Floats)((Words)storable(magnitude(s[j]) * 0.85f) | sign_of(s[j]));
-        all_errors<1, true>(x, n, ends, &next);
-        note(next, block, is_near(next, block) & open[j]);
-        sieve(&m.lists[0], block | (Ints)sign_of(s[j]), (Ints)magnitude(next.s), (Ints)magnitude(s[j]),
-              next.error, lowest[j].error, next.squares, limit_at_zero[set], per_scale[set], open[j]);
-        lowest[j] = next;
-      }
-    }
-    given_up = true;
-  }
-
-  void evaluate_seeds(const Floats* x, bool far, Scales* seeds) const {
-    all_errors<3, true>(x, n, ends, seeds);
-    all_errors<2, true>(x, n, ends, seeds + 3);
-    for (int j = kJoin; j < kNearSeeds - 1; j += 3) all_errors<3, false>(x, n, ends, seeds + j);
-    all_errors<1, false>(x, n, ends, seeds + kNearSeeds - 1);
-    if (!far) return;
-    all_errors<3, true>(x, n, ends, seeds + kNearSeeds);
-    seeds[kSeeds - 1] = seeds[kJoin];
-    seeds[kSeeds - 1].s = -seeds[kJoin].s;
-  }
-
-  // Seeds and first intervals of a set. `join` and `last`: see above. Lanes that are not live count for nothing.
-  void begin(int set, Floats join, Floats last, bool far, Ints live) {
-    const Floats* x = m.x + set;
-    const Ints block = lane_numbers() + set * kLanes, beyond = spread(2 << mantissa_shift);
-    Scales seeds[kSeeds];
-    for (int j = 0; j < kNearSeeds; ++j) seeds[j].s = storable(join * kNear[j]);
-    seeds[kJoin].s = (Floats)((Ints)seeds[kJoin].s + beyond);  // no code beyond +-qmax
-    seeds[kNearSeeds - 1].s = (Floats)((Ints)storable(maximum(last, seeds[kNearSeeds - 2].s)) + beyond);
-    for (int j = 0; j < kFarSeeds - 1; ++j) seeds[kNearSeeds + j].s = -storable(join * kFar[j]);
-    const int count = far ? kSeeds : kNearSeeds;
-    evaluate_seeds(x, far, seeds);
-    Scales least = seeds[0];
-    for (int j = 1; j < count; ++j) {
-      const Ints less = (Ints)(seeds[j].error < least.error);
-      least.error = select(less, seeds[j].error, least.error);
-      least.s = select(less, seeds[j].s, least.s);
-      least.squares = select(less, seeds[j].squares, least.squares);
-    }
-    // The best scale of the best vector of codes: A / Q, from E = |x|^2 - 2 A s + Q s^2.
-    Scales fitted;
-    fitted.s = 0.5f * ((energy[set] - least.error) / (least.s * least.squares) + least.s);
-    fitted.s = storable((Floats)((Words)fitted.s + (1u << (mantissa_shift - 1))));
-    all_errors<1, true>(x, n, ends, &fitted);
-    const Ints less = (Ints)(fitted.error < least.error);
-    store(m.best + set * kLanes, select(less, fitted.error, least.error));
-    store(m.best_scale + set * kLanes, magnitude(select(less, fitted.s, least.s)));
-    set_limit();
-    note(fitted, block, is_near(fitted, block) & live);
-    Ints near = {};
-    for (int j = 0; j < count - far; ++j) near |= is_near(seeds[j], block) & live;
-    for (int j = 0; any(near) && j < count - far; ++j) note(seeds[j], block, is_near(seeds[j], block) & live);
-    for (int j = 0; j < count - 1; ++j) {
-      if (j == kNearSeeds - 1) continue;
-      const Scales &a = seeds[j], &b = seeds[j + 1];
-      sieve(&m.lists[0], block | (Ints)sign_of(a.s), (Ints)magnitude(a.s), (Ints)magnitude(b.s), a.error, b.error,
-            a.squares, limit_at_zero[set], per_scale[set], live);
-    }
-    Scales lowest[2] = {seeds[0], seeds[far ? kNearSeeds : 0]};
-    extend(set, lowest, far, live);
   }
 };
 
