@@ -12,6 +12,7 @@ from types import ModuleType
 MODULES = (
     "gguf_python",
     "ggml",
+    "ggml_repacked",
     "onnxruntime_nbits",
     "torchao_mx",
     "torch_dense",

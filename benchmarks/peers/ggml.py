@@ -29,6 +29,7 @@ def _libraries() -> list[c.CDLL]:
 
 
 LIBRARIES = _libraries()
+_p, _n, _i = c.c_void_p, c.c_int64, c.c_int
 
 
 class _Params(c.Structure):
@@ -44,7 +45,6 @@ def _function(name: str, result: object, *arguments: object) -> Callable[..., in
     raise ImportError(f"libggml has no {name}")
 
 
-_p, _n, _i = c.c_void_p, c.c_int64, c.c_int
 QUANTIZE = _function("ggml_quantize_chunk", c.c_size_t, _i, _p, _p, _n, _n, _n, _p)
 INIT = _function("ggml_init", _p, _Params)
 TENSOR = _function("ggml_new_tensor_2d", _p, _p, _i, _n, _n)
@@ -52,7 +52,8 @@ DATA = _function("ggml_get_data", _p, _p)
 MUL_MAT = _function("ggml_mul_mat", _p, _p, _p, _p)
 GRAPH = _function("ggml_new_graph", _p, _p)
 EXPAND = _function("ggml_build_forward_expand", None, _p, _p)
-COMPUTE = _function("ggml_graph_compute_with_ctx", _i, _p, _p, _i)
+_LOGGER = c.CFUNCTYPE(None, _i, c.c_char_p, _p)(lambda *_: None)
+_function("ggml_log_set", None, _p, _p)(c.cast(_LOGGER, _p), None)  # it tells of every tensor
 
 
 def name() -> str:
@@ -78,25 +79,59 @@ def make(case: Case) -> Callable[[], None] | None:
         packed = np.empty(case.elements // 32 * BLOCK_BYTES[case.scheme], np.uint8)
         arguments = (TYPES[case.scheme], x.ctypes.data, packed.ctypes.data, 0, case.n, case.k, None)
         return lambda: void((QUANTIZE(*arguments), x, packed))
+    if case.operation == "dequantize":
+        return dequantize(case) if case.threads == 1 else None
     return multiply(case) if case.operation == "linear" else None
 
 
-def multiply(case: Case) -> Callable[[], None]:
+class _Traits(c.Structure):
+    _fields_ = (
+        ("name", c.c_char_p),
+        ("block_size", _n),
+        ("interleave", _n),
+        ("block_bytes", c.c_size_t),
+        ("is_quantized", c.c_bool),
+        ("to_float", c.CFUNCTYPE(None, _p, _p, _n)),
+    )
+
+
+def packed_blocks(case: Case) -> np.ndarray:
+    """The weight in ggml's blocks."""
+    x = values(case.n, case.k)
+    packed = np.empty(case.elements // 32 * BLOCK_BYTES[case.scheme], np.uint8)
+    QUANTIZE(TYPES[case.scheme], x.ctypes.data, packed.ctypes.data, 0, case.n, case.k, None)
+    return packed
+
+
+def dequantize(case: Case) -> Callable[[], None]:
+    """Row by row into one array, as llama.cpp does."""
+    traits = _function("ggml_get_type_traits", c.POINTER(_Traits), _i)(TYPES[case.scheme])
+    packed, out = packed_blocks(case), np.empty((case.n, case.k), np.float32)
+    to_float = traits.contents.to_float
+    return lambda: void((to_float(packed.ctypes.data, out.ctypes.data, case.elements), packed, out))
+
+
+def plain_weight(case: Case) -> tuple[int, object]:
+    """The weight as it lies in files, and what keeps it alive."""
+    packed = packed_blocks(case)
+    context = INIT(_Params(packed.nbytes + (1 << 20), None, False))
+    w = TENSOR(context, TYPES[case.scheme], case.k, case.n)
+    c.memmove(DATA(w), packed.ctypes.data, packed.nbytes)
+    return w, context
+
+
+def multiply(case: Case, weight: Callable[[Case], tuple[int, object]] = plain_weight) -> Callable[[], None]:
     """Graphs of one product each, the weights in turn."""
-    kind, x = TYPES[case.scheme], values(case.n, case.k)
-    weight_bytes = case.elements // 32 * BLOCK_BYTES[case.scheme]
     a = values(case.rows, case.k, 1)
     runs = []
-    for _ in range(copies(case, weight_bytes)):
-        context = INIT(
-            _Params(weight_bytes + (case.rows * (case.n + 3 * case.k)) * 4 + (16 << 20), None, False)
-        )
-        w, b = TENSOR(context, kind, case.k, case.n), TENSOR(context, _F32, case.k, case.rows)
-        QUANTIZE(kind, x.ctypes.data, DATA(w), 0, case.n, case.k, None)
+    for _ in range(copies(case, case.elements // 32 * BLOCK_BYTES[case.scheme])):
+        w, alive = weight(case)
+        context = INIT(_Params((case.rows * (case.n + 3 * case.k)) * 4 + (16 << 20), None, False))
+        b = TENSOR(context, _F32, case.k, case.rows)
         c.memmove(DATA(b), a.ctypes.data, a.nbytes)
         graph = GRAPH(context)
         EXPAND(graph, MUL_MAT(context, w, b))
-        runs.append((context, graph))
+        runs.append((alive, graph))
     turns = cycle(runs)
     plan = _Planned(case.threads)
     return lambda: plan.run(*next(turns))
@@ -111,7 +146,7 @@ class _Planned:
         self.compute = _function("ggml_graph_compute", _i, _p, c.POINTER(_Plan))
         self.buffer = np.empty(0, np.uint8)
 
-    def run(self, _context: int, graph: int) -> None:
+    def run(self, _alive: object, graph: int) -> None:
         extra = (None,) if _takes_pool() else ()
         plan = self.plan(graph, self.threads, *extra)
         if self.buffer.size < plan.work_size:
