@@ -4,130 +4,7 @@
 // float64; here a float32 product with 1/s decides, and a block in which one is too near a half to be sure is
 // left to affine_block, like the blocks with non-finite values and with scales that are replaced.
 
-enum AffineKind { kQ8_0, kQ4_0, kQ4_1, kPlain };
-
-struct AffineGroup {
-  int32_t low[kGroup], high[kGroup];  // ordered bits of the ends, or of the largest magnitude
-  float inverse[kGroup];              // 1 / d
-  float scale[kGroup];                // as stored
-  float shift[kGroup];                // q4_1: minimum; plain: zero point
-  float base[kGroup];                 // q4_1: minimum as stored
-  uint32_t special;
-};
-
-struct AffineCounts {
-  Ints saturated = {}, zeroed = {};
-  int64_t saturated_blocks = 0, zero_blocks = 0;
-};
-
-// Floats as integers of the same order, and back: NaNs come out beyond the infinities.
-inline Ints ordered(Words u) { return (Ints)(u ^ ((Words)((Ints)u >> 31) & 0x7FFFFFFFu)); }
-inline float from_ordered(int32_t v) { return float_of(static_cast<uint32_t>(v ^ (v >> 31 & 0x7FFFFFFF))); }
-
-inline void group_ends(const float* x, int64_t n, int64_t size, AffineGroup* g) {
-  Ints low[kGroup], high[kGroup];
-  for (int64_t b = 0; b < kGroup; ++b) {
-    low[b] = high[b] = Ints{};
-    if (b >= n) continue;
-    Ints lo = ordered(load<Words>(x + b * size)), hi = lo;
-    for (int64_t i = kLanes; i < size; i += kLanes) {
-      const Ints v = ordered(load<Words>(x + b * size + i));
-      lo = minimum(lo, v);
-      hi = maximum(hi, v);
-    }
-    low[b] = ~lo;
-    high[b] = hi;
-  }
-  largest_lanes(low, g->low);
-  largest_lanes(high, g->high);
-  for (int b = 0; b < kGroup; ++b) g->low[b] = ~g->low[b];
-}
-
-// The first element of magnitude `amax`, as ggml breaks the tie.
-inline float first_extreme(const float* x, float amax) {
-  while (x[0] != amax && x[0] != -amax) ++x;
-  return x[0];
-}
-
-inline bool is_finite_bits(int32_t magnitude) { return magnitude < 0x7F800000; }
-
-inline Floats from_ordered(Ints v) { return (Floats)((Words)v ^ ((Words)(v >> 31) & 0x7FFFFFFFu)); }
-
-// Scales of the `ggml` presets.
-template <AffineKind kKind>
-inline void ggml_scales(const float* x, int64_t n, int64_t size, AffineGroup* g, uint16_t* scales,
-                        uint16_t* offsets) {
-  const Ints infinity = spread(0x7F800000);
-  uint32_t special = 0, tied = 0;
-  float wanted[kGroup];
-  for (int b = 0; b < kGroup; b += kLanes) {
-    const Ints high = load<Ints>(g->high + b), low = load<Ints>(g->low + b);
-    const Floats hi = from_ordered(high), lo = from_ordered(low);
-    Ints odd = high >= infinity;  // NaN and infinities
-    Floats d = {};
-    if (kKind == kQ8_0) d = hi / 127.0f;
-    if (kKind == kQ4_0) {
-      odd |= low <= ~infinity;
-      tied |= lane_bits((Ints)(hi == -lo)) << b;
-      d = select((Ints)(hi < -lo), lo, hi) * -0.125f;
-    }
-    if (kKind == kQ4_1) {
-      odd |= (low <= ~infinity) | (Ints)(lo == 0.0f);  // the sign of a zero minimum is that of the first zero
-      d = (hi - lo) / 15.0f;
-      store(g->shift + b, lo);
-      store_half(offsets + b, lo);
-      const Floats base = widen_half(offsets + b);
-      store(g->base + b, base);
-      odd |= (Ints)(((Words)base & 0x7FFFFFFFu) >= 0x7F800000u);
-    }
-    store(wanted + b, d);
-    special |= lane_bits(odd) << b;
-  }
-  for (uint32_t rest = tied & ~special & ((1u << n) - 1); rest; rest &= rest - 1) {
-    const int b = __builtin_ctz(rest);
-    wanted[b] = first_extreme(x + b * size, float_of(static_cast<uint32_t>(g->high[b]))) / -8.0f;
-  }
-  for (int b = 0; b < kGroup; b += kLanes) {
-    const Floats d = load<Floats>(wanted + b);
-    store_half(scales + b, d);
-    const Floats s = widen_half(scales + b);
-    store(g->scale + b, s);
-    store(g->inverse + b, 1.0f / d);
-    const Words a = (Words)s & 0x7FFFFFFFu;
-    special |= lane_bits((Ints)(a == 0u) | (Ints)(a >= 0x7F800000u)) << b;
-  }
-  g->special = special & ((1u << n) - 1);
-}
-
-// Scales and zero points of `absmax` and `minmax`, exact; what is unusual is left to affine_block.
-inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t n, AffineGroup* g,
-                         AffineCounts* counts) {
-  g->special = 0;
-  for (int64_t b = 0; b < n; ++b) {
-    int64_t unusual[kEventCount] = {};
-    Choice c;
-    bool finite = true, zero;
-    if (spec.rule == 0) {
-      finite = is_finite_bits(g->high[b]);
-      zero = g->high[b] == 0;
-      if (finite && !zero)
-        c = stored_scale(grid, static_cast<double>(float_of(static_cast<uint32_t>(g->high[b]))) / spec.qmax,
-                         unusual);
-    } else {
-      const float lo = from_ordered(g->low[b]), hi = from_ordered(g->high[b]);
-      finite = lo >= -0x1.fffffep127f && hi <= 0x1.fffffep127f;
-      zero = lo == 0 && hi == 0;
-      if (finite) c = minmax_between(spec, grid, lo, hi, unusual);
-    }
-    const bool odd = !finite || c.overflow || unusual[kScalesRaised] || c.s < 0x1p-100 || c.s > 0x1p100 ||
-                     c.shift > 0x1p20 || c.shift < -0x1p20;
-    g->special |= static_cast<uint32_t>(odd) << b;
-    g->scale[b] = static_cast<float>(c.s);
-    g->inverse[b] = 1.0f / g->scale[b];
-    g->shift[b] = static_cast<float>(c.shift);
-    counts->zero_blocks += !odd && zero;
-  }
-}
+#include "affine_scales.inl.h"
 
 // Codes of one vector, in the low bits of each lane.
 template <AffineKind kKind>
@@ -247,11 +124,9 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
       group_ends(x, n, size, &g);
     if (kKind == kPlain) {
       plain_scales(spec, grid, n, &g, &counts);
-      for (int64_t b = 0; b < n; ++b) {
-        if (g.special >> b & 1) continue;
-        store_scale(spec.scale_type, scales, block + b, static_cast<double>(g.scale[b]));
-        if (spec.offset == 1) static_cast<int32_t*>(offsets)[block + b] = static_cast<int32_t>(g.shift[b]);
-      }
+      store_scales(spec.scale_type, g, n, scales, block);
+      for (int64_t b = 0; spec.offset == 1 && b < n; ++b)
+        static_cast<int32_t*>(offsets)[block + b] = static_cast<int32_t>(g.shift[b]);
     } else {
       uint16_t halves[kGroup], minimums[kGroup];
       ggml_scales<kKind>(x, n, size, &g, halves, minimums);

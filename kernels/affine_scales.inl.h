@@ -1,0 +1,168 @@
+// Scales and offsets of a group of blocks under the plain affine rules, on many lanes.
+
+enum AffineKind { kQ8_0, kQ4_0, kQ4_1, kPlain };
+
+struct AffineGroup {
+  int32_t low[kGroup], high[kGroup];  // ordered bits of the ends, or of the largest magnitude
+  float inverse[kGroup];              // 1 / d
+  float scale[kGroup];                // as stored
+  float shift[kGroup];                // q4_1: minimum; plain: zero point
+  float base[kGroup];                 // q4_1: minimum as stored
+  uint32_t special;
+};
+
+struct AffineCounts {
+  Ints saturated = {}, zeroed = {};
+  int64_t saturated_blocks = 0, zero_blocks = 0;
+};
+
+// Floats as integers of the same order, and back: NaNs come out beyond the infinities.
+inline Ints ordered(Words u) { return (Ints)(u ^ ((Words)((Ints)u >> 31) & 0x7FFFFFFFu)); }
+inline float from_ordered(int32_t v) { return float_of(static_cast<uint32_t>(v ^ (v >> 31 & 0x7FFFFFFF))); }
+
+inline void group_ends(const float* x, int64_t n, int64_t size, AffineGroup* g) {
+  Ints low[kGroup], high[kGroup];
+  for (int64_t b = 0; b < kGroup; ++b) {
+    low[b] = high[b] = Ints{};
+    if (b >= n) continue;
+    Ints lo = ordered(load<Words>(x + b * size)), hi = lo;
+    for (int64_t i = kLanes; i < size; i += kLanes) {
+      const Ints v = ordered(load<Words>(x + b * size + i));
+      lo = minimum(lo, v);
+      hi = maximum(hi, v);
+    }
+    low[b] = ~lo;
+    high[b] = hi;
+  }
+  largest_lanes(low, g->low);
+  largest_lanes(high, g->high);
+  for (int b = 0; b < kGroup; ++b) g->low[b] = ~g->low[b];
+}
+
+// The first element of magnitude `amax`, as ggml breaks the tie.
+inline float first_extreme(const float* x, float amax) {
+  while (x[0] != amax && x[0] != -amax) ++x;
+  return x[0];
+}
+
+inline bool is_finite_bits(int32_t magnitude) { return magnitude < 0x7F800000; }
+
+inline Floats from_ordered(Ints v) { return (Floats)((Words)v ^ ((Words)(v >> 31) & 0x7FFFFFFFu)); }
+
+// Scales of the `ggml` presets.
+template <AffineKind kKind>
+inline void ggml_scales(const float* x, int64_t n, int64_t size, AffineGroup* g, uint16_t* scales,
+                        uint16_t* offsets) {
+  const Ints infinity = spread(0x7F800000);
+  uint32_t special = 0, tied = 0;
+  float wanted[kGroup];
+  for (int b = 0; b < kGroup; b += kLanes) {
+    const Ints high = load<Ints>(g->high + b), low = load<Ints>(g->low + b);
+    const Floats hi = from_ordered(high), lo = from_ordered(low);
+    Ints odd = high >= infinity;  // NaN and infinities
+    Floats d = {};
+    if (kKind == kQ8_0) d = hi / 127.0f;
+    if (kKind == kQ4_0) {
+      odd |= low <= ~infinity;
+      tied |= lane_bits((Ints)(hi == -lo)) << b;
+      d = select((Ints)(hi < -lo), lo, hi) * -0.125f;
+    }
+    if (kKind == kQ4_1) {
+      odd |= (low <= ~infinity) | (Ints)(lo == 0.0f);  // the sign of a zero minimum is that of the first zero
+      d = (hi - lo) / 15.0f;
+      store(g->shift + b, lo);
+      store_half(offsets + b, lo);
+      const Floats base = widen_half(offsets + b);
+      store(g->base + b, base);
+      odd |= (Ints)(((Words)base & 0x7FFFFFFFu) >= 0x7F800000u);
+    }
+    store(wanted + b, d);
+    special |= lane_bits(odd) << b;
+  }
+  for (uint32_t rest = tied & ~special & ((1u << n) - 1); rest; rest &= rest - 1) {
+    const int b = __builtin_ctz(rest);
+    wanted[b] = first_extreme(x + b * size, float_of(static_cast<uint32_t>(g->high[b]))) / -8.0f;
+  }
+  for (int b = 0; b < kGroup; b += kLanes) {
+    const Floats d = load<Floats>(wanted + b);
+    store_half(scales + b, d);
+    const Floats s = widen_half(scales + b);
+    store(g->scale + b, s);
+    store(g->inverse + b, 1.0f / d);
+    const Words a = (Words)s & 0x7FFFFFFFu;
+    special |= lane_bits((Ints)(a == 0u) | (Ints)(a >= 0x7F800000u)) << b;
+  }
+  g->special = special & ((1u << n) - 1);
+}
+
+// Scales and zero points of `absmax` and `minmax`: stored_scale and minmax_between (affine.inl.h) on many lanes.
+// What is unusual is left to affine_block.
+inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t n, AffineGroup* g,
+                         AffineCounts* counts) {
+  constexpr int kHalf = kLanes / 2;
+  typedef float Narrow __attribute__((vector_size(2 * kLanes)));
+  float low[kGroup], high[kGroup];
+  for (int b = 0; b < kGroup; b += kLanes) {
+    const Ints top = load<Ints>(g->high + b);
+    store(high + b, from_ordered(top));
+    store(low + b, spec.rule == 0 ? -from_ordered(top) : from_ordered(load<Ints>(g->low + b)));
+  }
+  const double qmin = spec.qmin, qmax = spec.qmax, span = spec.rule == 0 ? qmax : qmax - qmin;
+  const double least = pow2(grid.least_exponent), past_bits = pow2(52 - grid.mantissa_bits) * 1.5;
+  uint32_t odd = 0, zero = 0;
+  for (int b = 0; b < kGroup; b += kHalf) {
+    Doubles lo = __builtin_convertvector(load<Narrow>(low + b), Doubles);
+    Doubles hi = __builtin_convertvector(load<Narrow>(high + b), Doubles);
+    // comparisons that NaN fails
+    const Longs finite = (Longs)(lo >= -0x1.fffffep127) & (Longs)(hi <= 0x1.fffffep127);
+    if (spec.include_zero) lo = minimum(lo, Doubles{}), hi = maximum(hi, Doubles{});
+    const Doubles far = maximum(-lo, hi);
+    Doubles wanted = far / span;
+    if (spec.rule == 1) {
+      const Longs flat = (Longs)(hi == lo);
+      wanted = (Doubles)(((Longs)far & flat) | ((Longs)((hi - lo) / span) & ~flat));
+      wanted = maximum(wanted, far * 0x1p-30);
+    }
+    // Rounded to the grid by adding 1.5 * 2**52 steps; a step is a power of two.
+    const Doubles power = maximum((Doubles)((Longs)wanted & 0x7FF0000000000000), Doubles{} + least);
+    const Doubles s = (wanted + power * past_bits) - power * past_bits;
+    Doubles shift = {};
+    if (spec.rule == 1) {
+      shift = qmin - lo / s;
+      shift = (shift + 0x1.8p52) - 0x1.8p52;
+      if (spec.include_zero) shift = minimum(maximum(shift, Doubles{} + qmin), Doubles{} + qmax);
+    }
+    const Longs usual = finite & (Longs)(s <= grid.max) & (Longs)(s >= 0x1p-100) & (Longs)(s <= 0x1p100) &
+                        (Longs)(shift <= 0x1p20) & (Longs)(shift >= -0x1p20);
+    const Doubles safe_scale = (Doubles)(((Longs)s & usual) | ((Longs)(Doubles{} + 1) & ~usual));
+    store(g->scale + b, __builtin_convertvector(safe_scale, Narrow));
+    store(g->shift + b, __builtin_convertvector((Doubles)((Longs)shift & usual), Narrow));
+    if (!any((Ints)~usual)) continue;
+    for (int k = 0; k < kHalf; ++k) {
+      const bool is_zero = far[k] == 0;
+      odd |= static_cast<uint32_t>(!usual[k] && !is_zero) << (b + k);
+      zero |= static_cast<uint32_t>(is_zero) << (b + k);
+    }
+  }
+  const uint32_t blocks = (1u << n) - 1;
+  for (int b = 0; b < kGroup; b += kLanes) store(g->inverse + b, 1.0f / load<Floats>(g->scale + b));
+  g->special = odd & blocks;
+  counts->zero_blocks += __builtin_popcount(zero & blocks);
+}
+
+// The scales of a group, in their type.
+inline void store_scales(int32_t type, const AffineGroup& g, int64_t n, void* scales, int64_t block) {
+  if (type == kFloat32) {
+    memcpy(static_cast<float*>(scales) + block, g.scale, static_cast<size_t>(n) * 4);
+    return;
+  }
+  uint16_t stored[kGroup];
+  for (int b = 0; b < kGroup; b += kLanes) {
+    const Floats s = load<Floats>(g.scale + b);
+    if (type == kFloat16)
+      store_half(stored + b, s);
+    else
+      store_bfloat16(stored + b, s);
+  }
+  memcpy(static_cast<uint16_t*>(scales) + block, stored, static_cast<size_t>(n) * 2);
+}
