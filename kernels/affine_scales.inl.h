@@ -139,7 +139,7 @@ inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t 
     store(g->shift + b, __builtin_convertvector((Doubles)((Longs)shift & usual), Narrow));
     if (!any((Ints)~usual)) continue;
     for (int k = 0; k < kHalf; ++k) {
-      const bool is_zero = far[k] == 0;
+      const bool is_zero = finite[k] && far[k] == 0;
       odd |= static_cast<uint32_t>(!usual[k] && !is_zero) << (b + k);
       zero |= static_cast<uint32_t>(is_zero) << (b + k);
     }
