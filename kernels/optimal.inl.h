@@ -394,6 +394,9 @@ inline double block_energy(const double* x, const double* w, int64_t n) {
 inline double zero_point_cap(const AffineSpec& spec) { return 16.0 * (1 << spec.bits); }
 
 #include "optimal_grid.inl.h"
+#include "optimal_judge.inl.h"
+#include "optimal_families.inl.h"
+#include "optimal_choose.inl.h"
 
 struct OptimalScratch {
   Scratch<double> k, negative, window_a, window_q;

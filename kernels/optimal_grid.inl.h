@@ -18,72 +18,28 @@
 
 namespace grid_search {
 
-#if defined(__AVX512F__)
-constexpr int kLanes = 16;
-#elif defined(__AVX__)
-constexpr int kLanes = 8;
-#else
-constexpr int kLanes = 4;
-#endif
 constexpr int kPair = 2 * kLanes;
-typedef float Lanes __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Masks __attribute__((vector_size(4 * kLanes)));
-
-inline void load(const float* p, Lanes& v) { memcpy(&v, p, sizeof v); }
-inline void store(float* p, const Lanes& v) { memcpy(p, &v, sizeof v); }
-
 constexpr int64_t kChunk = 64;
-constexpr float kRound = 0x1.8p23f;    // adding and subtracting it rounds to an integer, halves to even
 
-// The multiply-adds may be fused: that only makes the errors smaller.
-#if defined(__AVX512F__)
-inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) { sum = _mm512_fmadd_ps(a, b, sum); }
-inline Lanes less_product(const Lanes& v, const Lanes& a, const Lanes& b) { return _mm512_fnmadd_ps(a, b, v); }
-inline Lanes rounded(const Lanes& v) { return _mm512_roundscale_ps(v, 0); }
-#elif defined(__AVX2__) && defined(__FMA__)
-inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) { sum = _mm256_fmadd_ps(a, b, sum); }
-inline Lanes less_product(const Lanes& v, const Lanes& a, const Lanes& b) { return _mm256_fnmadd_ps(a, b, v); }
-inline Lanes rounded(const Lanes& v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-#else
-inline void add_product(Lanes& sum, const Lanes& a, const Lanes& b) { sum += a * b; }
-inline Lanes less_product(const Lanes& v, const Lanes& a, const Lanes& b) { return v - a * b; }
-inline Lanes rounded(const Lanes& v) { return (v + kRound) - kRound; }
-#endif
+inline void load(const float* p, Floats& v) { v = blockscale::load<Floats>(p); }
 
-inline float sum_lanes(const Lanes& v) {
+inline float least_lane(const Floats& v) {
 #if defined(__AVX512F__)
-  return _mm512_reduce_add_ps(v);
-#else
-  float sum = 0;
-  for (int j = 0; j < kLanes; ++j) sum += v[j];
-  return sum;
-#endif
-}
-
-// One bit for each lane that is not zero.
-inline uint32_t lane_bits(const Masks& v) {
-#if defined(__AVX512F__)
-  __m512i bits;
-  memcpy(&bits, &v, sizeof bits);
-  return _mm512_test_epi32_mask(bits, bits);
-#elif defined(__AVX2__)
-  __m256 bits;
-  memcpy(&bits, &v, sizeof bits);
-  return static_cast<uint32_t>(_mm256_movemask_ps(bits));
-#else
-  uint32_t bits = 0;
-  for (int j = 0; j < kLanes; ++j) bits |= static_cast<uint32_t>(v[j] & 1) << j;
-  return bits;
-#endif
-}
-
-inline float least_lane(const Lanes& v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_min_ps(v);
+  return _mm512_reduce_min_ps((__m512)v);
 #else
   float least = v[0];
   for (int j = 1; j < kLanes; ++j) least = v[j] < least ? v[j] : least;
   return least;
+#endif
+}
+
+inline float sum_lanes(const Floats& v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float sum = 0;
+  for (int j = 0; j < kLanes; ++j) sum += v[j];
+  return sum;
 #endif
 }
 
@@ -92,29 +48,29 @@ template <bool weighted, int width>
 inline void chunk_errors(const float* x, const float* w, int64_t n, const float* scales, const float* lows,
                          const float* highs, float* errors, float* squares) {
   constexpr int stride = 3 - width;
-  Lanes s[width], lo[width], hi[width], u[width], e[2], q[2];
+  Floats s[width], lo[width], hi[width], u[width], e[2], q[2];
   for (int j = 0; j < width; ++j) {
     load(scales + j * kLanes, s[j]), load(lows + j * kLanes, lo[j]), load(highs + j * kLanes, hi[j]);
     u[j] = 1.0f / s[j];
   }
-  e[0] = e[1] = q[0] = q[1] = Lanes{};
+  e[0] = e[1] = q[0] = q[1] = Floats{};
   for (int64_t i = 0; i < n; i += stride) {
     for (int j = 0; j < 2; ++j) {
       const int lane = width == 2 ? j : 0;
       const int64_t at = width == 2 ? i : i + j;  // the array ends in elements of no weight
-      const Lanes v = x[at] + Lanes{};
-      Lanes k = v * u[lane];
+      const Floats v = x[at] + Floats{};
+      Floats k = v * u[lane];
       k = k > lo[lane] ? k : lo[lane];
       k = k < hi[lane] ? k : hi[lane];
       k = rounded(k);
-      const Lanes d = less_product(v, s[lane], k);
+      const Floats d = less_product(v, s[lane], k);
       if (weighted) {
-        const Lanes f = w[at] + Lanes{};
-        add_product(e[j], d * f, d);
-        add_product(q[j], k * f, k);
+        const Floats f = w[at] + Floats{};
+        e[j] = plus_product(e[j], d * f, d);
+        q[j] = plus_product(q[j], k * f, k);
       } else {
-        add_product(e[j], d, d);
-        add_product(q[j], k, k);
+        e[j] = plus_product(e[j], d, d);
+        q[j] = plus_product(q[j], k, k);
       }
     }
   }
@@ -246,16 +202,16 @@ struct GridSearch {
   // Errors of the new scales; lower the best; note the scales that come near it.
   void evaluate() {
     for (int j = 0; j < kPair; j += kLanes) {  // whole vectors
-      store(o.new_s + slots + j, o.new_s[0] + Lanes{});
-      store(o.new_lo + slots + j, o.new_lo[0] + Lanes{});
-      store(o.new_hi + slots + j, o.new_hi[0] + Lanes{});
+      store(o.new_s + slots + j, o.new_s[0] + Floats{});
+      store(o.new_lo + slots + j, o.new_lo[0] + Floats{});
+      store(o.new_hi + slots + j, o.new_hi[0] + Floats{});
     }
     for (int from = 0; from < slots; from += kPair) {
       if (slots - from > kLanes) errors_from<2>(from);
       else errors_from<1>(from);
     }
     for (int from = 0; from < slots; from += kLanes) {
-      Lanes e;
+      Floats e;
       load(o.new_e + from, e);
       const float least = least_lane(e);
       if (!(least < best)) continue;
@@ -265,7 +221,7 @@ struct GridSearch {
     }
     const float base = limit(0);
     for (int from = 0; from < slots; from += kLanes) {
-      Lanes e, s;
+      Floats e, s;
       load(o.new_e + from, e), load(o.new_s + from, s);
       s = s < 0 ? -s : s;
       for (uint32_t bits = lane_bits(e <= base + per_scale * s); bits; bits &= bits - 1) {
@@ -307,25 +263,25 @@ struct GridSearch {
     const float least_step = static_cast<float>(grid.smallest() * unit);
     const float scale_room = per_scale * 2, errors_room = relative * 1.25f + 0x1p-20f, base = limit(0);
     for (int j = 0; j < entries; j += kLanes) {
-      Lanes a, b, ea, eb, q, open;
+      Floats a, b, ea, eb, q, open;
       load(o.s + j, a), load(o.s + j + 1, b);
       load(o.e + j, ea), load(o.e + j + 1, eb);
       load(o.q + j, q), load(o.open + j, open);
-      Masks exponent;
+      Ints exponent;
       memcpy(&exponent, &a, sizeof a);
       exponent &= 0x7F800000;
-      Lanes step;
+      Floats step;
       memcpy(&step, &exponent, sizeof step);
       step *= step_factor;
       step = step > least_step ? step : least_step + 0 * step;
-      const Lanes h = (b - a) * open;
+      const Floats h = (b - a) * open;
       q *= 1 + 0x1p-16f;
-      const Lanes middle = 0.5f * h - (eb - ea) / (2 * q * h + 0x1p-120f);
-      Lanes t = middle < h - step ? middle : h - step;
+      const Floats middle = 0.5f * h - (eb - ea) / (2 * q * h + 0x1p-120f);
+      Floats t = middle < h - step ? middle : h - step;
       t = t > step ? t : step;
-      const Lanes least = ea + q * t * (t - 2 * middle);
-      const Lanes bound = least - (scale_room * b + errors_room * (ea + eb));
-      const Masks keep = (h > 1.5f * step) & ((bound > base) == 0);
+      const Floats least = ea + q * t * (t - 2 * middle);
+      const Floats bound = least - (scale_room * b + errors_room * (ea + eb));
+      const Ints keep = (h > 1.5f * step) & ((bound > base) == 0);
       store(o.least + j, bound);
       store(o.at + j, t + a);
       for (uint32_t bits = lane_bits(keep); bits; bits &= bits - 1) {
@@ -382,13 +338,13 @@ struct GridSearch {
   float clip_cost(float top, float bottom) const {
     double sum = 0;
     for (int64_t from = 0; from < n; from += kChunk) {
-      Lanes part = {};
+      Floats part = {};
       const int64_t to = from + kChunk < n ? from + kChunk : n;
       for (int64_t i = from; i < to; i += kLanes) {
-        Lanes v, f;
+        Floats v, f;
         load(x + i, v), load(w + i, f);
-        const Lanes over = v - top, under = bottom - v;
-        Lanes d = over > under ? over : under;
+        const Floats over = v - top, under = bottom - v;
+        Floats d = over > under ? over : under;
         d = d > 0 ? d : 0 * d;
         part += f * d * d;
       }
@@ -404,15 +360,15 @@ struct GridSearch {
     alignas(64) float ends[kPair], costs[kPair];
     for (int tries = 0; tries < 3; ++tries) {
       for (int j = 0; j < kPair; ++j) ends[j] = end - radius * static_cast<float>(j + 1) / kPair;
-      Lanes h0, h1;
+      Floats h0, h1;
       load(ends, h0), load(ends + kLanes, h1);
       double sums[kPair] = {};
       for (int64_t from = 0; from < n; from += kChunk) {
         const int64_t to = from + kChunk < n ? from + kChunk : n;
-        Lanes c0 = {}, c1 = {};
+        Floats c0 = {}, c1 = {};
         for (int64_t i = from; i < to; ++i) {
           const float v = flip * x[i], f = w[i];
-          Lanes d0 = v - h0, d1 = v - h1;
+          Floats d0 = v - h0, d1 = v - h1;
           d0 = d0 > 0 ? d0 : 0 * d0, d1 = d1 > 0 ? d1 : 0 * d1;
           c0 += d0 * d0 * f, c1 += d1 * d1 * f;
         }
@@ -485,367 +441,5 @@ struct GridSearch {
     return i < 1 ? 1 : i;
   }
 };
-
-// Least and greatest element, sum w |x| and sum w x x, nearly.
-inline void extremes(const float* x, const float* w, int64_t n, float* lo, float* hi, double* sum, double* squares) {
-  Lanes low, high;
-  load(x, low), load(x, high);
-  *sum = *squares = 0;
-  for (int64_t from = 0; from < n; from += kChunk) {
-    Lanes part = {}, square = {};
-    const int64_t to = from + kChunk < n ? from + kChunk : n;
-    for (int64_t i = from; i < to; i += kLanes) {
-      Lanes v, f;
-      load(x + i, v), load(w + i, f);
-      low = low < v ? low : v;
-      high = high > v ? high : v;
-      part += f * (v > 0 ? v : -v);
-    square += f * v * v;
-    }
-    *sum += sum_lanes(part);
-    *squares += sum_lanes(square);
-  }
-  *lo = low[0], *hi = high[0];
-  for (int j = 1; j < kLanes; ++j) {
-    *lo = low[j] < *lo ? low[j] : *lo;
-    *hi = high[j] > *hi ? high[j] : *hi;
-  }
-}
-
-// The defined error and order of ties, for scales of either sign.
-struct Judge {
-  const AffineSpec& spec;
-  const double *x, *w;
-  int64_t n;
-  double cap, hi, lo;  // extremes of the elements that count
-
-  double error(double s, double z) const {
-    double lane[16] = {};
-    int64_t i = 0;
-    const double qmin = spec.qmin, qmax = spec.qmax;
-    for (; i + 16 <= n; i += 16)
-      for (int j = 0; j < 16; ++j) {
-        const double code = clip(round_even(x[i + j] / s) + z, qmin, qmax), d = x[i + j] - s * (code - z);
-        lane[j] += w ? w[i + j] * (d * d) : d * d;
-      }
-    for (; i < n; ++i) {
-      const double code = clip(round_even(x[i] / s) + z, qmin, qmax), d = x[i] - s * (code - z);
-      lane[i & 15] += w ? w[i] * (d * d) : d * d;
-    }
-    for (int half = 8; half; half /= 2)
-      for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
-    return lane[0];
-  }
-
-  // The zero points that clip nothing, or those between which the best one lies.
-  bool zero_points(double s, double* low, double* high) const {
-    const double from = spec.qmin - round_even(lo / s), to = spec.qmax - round_even(hi / s);
-    *low = clip(from < to ? from : to, -cap, cap);
-    *high = clip(from < to ? to : from, -cap, cap);
-    return from <= to;
-  }
-  static bool inside(const AffineSpec& spec, double z) { return z >= spec.qmin && z <= spec.qmax; }
-
-  // The first in the order of ties.
-  double preferred(double low, double high) const {
-    const double a = low > spec.qmin ? low : spec.qmin, b = high < spec.qmax ? high : spec.qmax;
-    return a <= b ? clip(0, a, b) : clip(0, low, high);
-  }
-
-  // Whether a zero point one step further may cost nothing: it clips the last codes by one, and x / s is a half,
-  // or float64 does not see what so light an element costs.
-  bool step_is_free(double end) const { return w || is_half(end); }
-  bool ends_are_free(double s) const { return step_is_free(lo / s) || step_is_free(hi / s); }
-  static bool is_half(double v) { return absolute(v - round_even(v)) == 0.5; }
-
-  // Of the zero points that clip nothing and those one step beyond, the first in the order of ties.
-  Optimum stepped(Optimum found) const {
-    for (int side = 0; side < 2; ++side) {
-      const double s = found.s, end = side ? hi / s : lo / s;
-      const double next = side ? spec.qmax - round_even(end) + 1 : spec.qmin - round_even(end) - 1;
-      if (!step_is_free(end) || absolute(next) > cap) continue;
-      const Optimum other = {error(s, next), s, next, inside(spec, next)};
-      if (precedes(other, found)) found = other;
-    }
-    return found;
-  }
-
-  Optimum best(double s) const {
-    if (spec.offset != 1) return {error(s, 0), s, 0, true};
-    double low, high;
-    if (zero_points(s, &low, &high)) {
-      const double z = preferred(low, high);
-      return stepped({error(s, z), s, z, inside(spec, z)});
-    }
-    Optimum found = {error(s, low), s, low, inside(spec, low)};
-    for (double z = low + 1; z <= high; z += 1) {
-      const Optimum other = {error(s, z), s, z, inside(spec, z)};
-      if (precedes(other, found)) found = other;
-    }
-    return found;
-  }
-};
-
-struct GridMemory {
-  Scratch<float> x, w;
-  Scratch<GridScratch> search;
-  explicit GridMemory(int64_t n) : x(n + 16), w(n + 16), search(1) {}
-  bool ok() const { return x.data && w.data && search.data; }
-};
-
-// Scales without a zero point: s k with k in qmin .. qmax, for each sign.
-inline void search_symmetric(GridSearch& g, const AffineSpec& spec, float lo, float hi) {
-  static const float kSteps[] = {.76f,  .84f,  .89f,  .93f,  .97f, 1.01f, 1.05f, 1.09f,
-                                 1.14f, 1.19f, 1.25f, 1.32f, 1.42f, 1.55f, 1.75f};
-  const double amax = static_cast<double>(hi > -lo ? hi : -lo) * (1 + 0x1p-20) * g.per_unit;
-  int first[2] = {};
-  int64_t first_index[2] = {};
-  for (int side = 0; side < (spec.positive ? 1 : 2); ++side) {
-    const double top = side ? -lo : hi, bottom = side ? -hi : lo;
-    double center = top / spec.qmax, last = top / (spec.qmax - 0.5);
-    if (spec.qmin < 0) {
-      center = bottom / spec.qmin > center ? bottom / spec.qmin : center;
-      last = bottom / (spec.qmin + 0.5) > last ? bottom / (spec.qmin + 0.5) : last;
-    }
-    if (!(center > 0)) continue;  // only zeros
-    last *= 2 * (1 + 0x1p-20) * g.per_unit;
-    const double halves = 2 * pow2(g.grid.least_exponent);  // below, the half may not be storable
-    if (last < halves) last = halves;
-    if (last > 2 * amax) last = 2 * amax;  // above, every code is 0
-    if (last < g.grid.smallest()) continue;
-    const int family = g.add_family(side ? -1 : 1, spec.qmin, spec.qmax, 0);
-    const int64_t end = g.storable(last) + (last < g.grid.max);
-    int64_t previous = 0;
-    first[family] = g.entries;
-    if (g.seed_around(family, g.storable(center * g.per_unit), end)) {
-      first_index[family] = g.o.index[first[family]];
-      continue;
-    }
-    for (const float step : kSteps) {
-      int64_t index = g.storable(center * step * g.per_unit);
-      if (index >= end) break;
-      if (index == previous) continue;
-      g.add_new(family, index, true);
-      if (!previous) first_index[family] = index;
-      previous = index;
-    }
-    if (!previous) first_index[family] = end;
-    g.add_new(family, end, false);
-  }
-  g.evaluate();
-  float e[2], q[2];
-  for (int f = 0; f < g.families; ++f) e[f] = g.o.e[first[f]], q[f] = g.o.q[first[f]];
-  if (!g.give_up) g.sieve();
-  for (int f = 0; f < g.families && !g.give_up; ++f) {
-    // Downwards, until what lies beyond the last code costs more than the best.
-    const Family family = g.o.families[f];
-    int64_t index = first_index[f];
-    for (; index > 1; index = g.storable(scale_at(g.grid, index) * 0.85)) {
-      const float s = family.sign * g.scale(index);
-      const float one = s * family.hi, other = s * family.lo;
-      if (g.clip_cost(one > other ? one : other, one > other ? other : one) > g.limit(family.sign * s)) break;
-    }
-    if (index == first_index[f]) continue;
-    g.add_new(f, index, true);
-    g.add_known(f, first_index[f], false, e[f], q[f]);
-  }
-  if (!g.give_up && g.entries) g.sweep();
-}
-
-// Scales with a zero point. From `fit` up some zero point clips nothing: one family without ends serves them
-// all. Below, each zero point whose ends can reach both ends of the data is searched alone.
-inline void search_zero_points(GridSearch& g, const AffineSpec& spec, float low, float high, double cap) {
-  static const float kSteps[] = {1.05f, 1.1f, 1.15f, 1.21f, 1.28f, 1.38f, 1.52f, 1.75f};
-  const double lo = low - absolute(low) * 0x1p-22, hi = high + absolute(high) * 0x1p-22;
-  const double amax = hi > -lo ? hi : -lo, span = spec.qmax - spec.qmin;
-  double fit = (hi - lo) / span;
-  if (hi / (spec.qmax + cap) > fit) fit = hi / (spec.qmax + cap);
-  if (-lo / (cap - spec.qmin) > fit) fit = -lo / (cap - spec.qmin);
-  fit *= 1 + 0x1p-20;
-  double last = 2 * (1 + 0x1p-20) * ((hi > 0 ? hi : 0) - (lo < 0 ? lo : 0)) / (span - 1);
-  const double halves = 2 * pow2(g.grid.least_exponent) * g.unit;
-  if (last < halves) last = halves;
-  if (last > 2 * amax) last = 2 * amax;
-  if (last < fit) last = fit;
-  const double max = g.grid.max * g.unit;
-  if (fit >= max || last * g.per_unit < g.grid.smallest()) {
-    g.give_up = true;  // scales that overflow or underflow: not worth more code
-    return;
-  }
-  const int64_t begin = g.storable(fit * g.per_unit) + 1, end = g.storable(last * g.per_unit) + (last < max);
-  const int lattice = g.add_family(1, -0x1p14, 0x1p14, 0);
-  int64_t previous = begin;
-  for (const float step : kSteps) {
-    const int64_t index = g.storable(fit * step * g.per_unit);
-    if (index <= previous) continue;
-    if (index >= end) break;
-    g.add_new(lattice, previous, true);
-    previous = index;
-  }
-  g.add_new(lattice, previous, end > previous);
-  if (end > previous) g.add_new(lattice, end, false);
-  g.sweep();
-  if (g.give_up) return;
-
-  const float most = g.limit(static_cast<float>(fit)) * (1 + 0x1p-16f);
-  const double top = g.reach(high, most, high - low, 1), bottom = -g.reach(-low, most, high - low, -1);
-  if (top < -GridSearch::HUGE_REACH / 2 || bottom > GridSearch::HUGE_REACH / 2) {
-    g.give_up = true;
-    return;
-  }
-  const double room = 1e-6, fit_end = scale_at(g.grid, begin) * g.unit;
-  // s (qmax - z) >= top and s (qmin - z) <= bottom, for some s up to `fit_end`
-  double z_last = cap, z_first = -cap;
-  if (top > 0) z_last = spec.qmax - top / fit_end;
-  else if (top > bottom) z_last = (bottom * spec.qmax - top * spec.qmin) / (bottom - top);
-  if (bottom < 0) z_first = spec.qmin - bottom / fit_end;
-  else if (top > bottom) z_first = (top * spec.qmin - bottom * spec.qmax) / (top - bottom);
-  z_first = __builtin_ceil(clip(z_first - room * (1 + absolute(z_first)), -cap, cap));
-  z_last = __builtin_floor(clip(z_last + room * (1 + absolute(z_last)), -cap, cap));
-  for (double z = z_first; z <= z_last && !g.give_up; z += 1) {
-    const double code_top = spec.qmax - z, code_bottom = spec.qmin - z;
-    double from = 0, to = fit_end;
-    if (top > 0) from = code_top > 0 ? top / code_top : 2 * fit_end;
-    else if (code_top < 0 && top / code_top < to) to = top / code_top;
-    if (bottom < 0) {
-      const double least = code_bottom < 0 ? bottom / code_bottom : 2 * fit_end;
-      from = least > from ? least : from;
-    } else if (code_bottom > 0 && bottom / code_bottom < to) {
-      to = bottom / code_bottom;
-    }
-    from *= 1 - room;
-    to *= 1 + room;
-    if (from > to) continue;
-    const int64_t a = g.storable(from * g.per_unit);
-    int64_t b = g.storable(to * g.per_unit) + 1;
-    if (b > begin) b = begin;
-    if (a >= begin) continue;
-    const int family = g.add_family(1, code_bottom, code_top, z);
-    const int pieces = static_cast<int>((to - from) / (0.04 * to)) + 1;
-    if (!g.give_up) g.seed(family, a, b, pieces < 16 ? pieces : 16);
-  }
-  if (!g.give_up && g.entries) g.sweep();
-}
-
-// The block in float32, in `unit`s, elements of no importance left out. Returns how many are left.
-inline int64_t narrow_block(const double* x, const double* w, int64_t n, double unit, double weight_unit, float* xs,
-                            float* ws, bool* inexact) {
-  int64_t m = 0, rounded = 0;
-  for (int64_t i = 0; w && i < n; ++i) {
-    if (w[i] == 0) continue;
-    const double v = x[i] * unit;
-    xs[m] = static_cast<float>(v);
-    ws[m] = static_cast<float>(w[i] * weight_unit);
-    rounded += static_cast<double>(xs[m++]) != v;
-  }
-  for (int64_t i = 0; !w && i < n; ++i) {
-    const double v = x[i] * unit;
-    const float f = static_cast<float>(v);
-    xs[i] = f;
-    ws[i] = 1;
-    rounded += static_cast<double>(f) != v;
-  }
-  *inexact = rounded != 0;
-  return w ? m : n;
-}
-
-// How many elements have some part in the energy.
-inline int64_t count_active(const float* x, const float* w, int64_t n, float energy) {
-  Masks sum = {};
-  for (int64_t i = 0; i < n; i += kLanes) {
-    Lanes v, f;
-    load(x + i, v), load(w + i, f);
-    sum -= f * v * v > energy * (0x1p-7f / static_cast<float>(n));
-  }
-  int64_t count = 0;
-  for (int j = 0; j < kLanes; ++j) count += sum[j];
-  return count;
-}
-
-// False if the search gave up: then nothing is known.
-inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const double* x, const double* w, int64_t n,
-                           GridMemory& memory, Choice* c) {
-  // Elements of the wrong sign cost the same under every scale and may outweigh all else beyond the sight of
-  // float32, even float64: one path only, so that all instruction sets give the same.
-  if (spec.offset != 1 && spec.qmin == 0) return false;
-  double unit = 1, weight_unit = 1, most = 0;
-  for (int64_t i = 0; w && i < n; ++i) most = w[i] > most ? w[i] : most;
-  if (w) {
-    if (most < 0x1p-500 || most > 0x1p500) return false;
-    weight_unit = pow2(-exponent_of(most));
-  }
-  float *xs = memory.x.data, *ws = memory.w.data;
-  float lo = 0, hi = 0;
-  double sum = 0, energy = 0;
-  bool inexact = false;
-  int64_t m = 0;
-  for (int tries = 0;; ++tries) {
-    m = narrow_block(x, w, n, unit, weight_unit, xs, ws, &inexact);
-    for (int64_t i = m; i < m + 16; ++i) xs[i] = xs[0], ws[i] = 0;
-    extremes(xs, ws, m, &lo, &hi, &sum, &energy);
-    // Weights that are lost in float32 then cost less than `fixed`.
-    if (energy > 0x1p-40 && energy < 0x1p40 && (!w || (hi < 0x1p10f && lo > -0x1p10f))) break;
-    const double squares = block_energy(x, nullptr, n);
-    if (tries || !(squares > 0x1p-900) || !(squares < 0x1p300)) return false;
-    unit = pow2(-(exponent_of(squares) / 2 + 1));
-  }
-  if (w ? block_energy(x, nullptr, n) > 0.8 * grid.max * grid.max
-        : (hi > -lo ? hi : -lo) > 0.9 * grid.max * unit)
-    return false;  // the plain rule may refuse
-  // A walk over few breakpoints is faster.
-  if (kLanes == 4 && count_active(xs, ws, m, static_cast<float>(energy)) <= m / 4) return false;
-  GridSearch g{grid, *memory.search.data, xs, ws, m, w != nullptr, false, unit, 1 / unit, static_cast<float>(energy)};
-  g.best = g.energy * (1 + 0x1p-16f);
-  g.best_scale = 0;
-  g.relative = static_cast<float>((m < kChunk ? m : kChunk) + 8) * 0x1p-24f + (inexact ? 0x1p-20f : 0);
-  g.per_scale = static_cast<float>(sum * 0x1.04p-22);
-  g.fixed = g.energy * (0x1p-60f + (inexact ? 0x1.1p-27f : 0));
-  const double cap = zero_point_cap(spec);
-  if (spec.offset == 1) search_zero_points(g, spec, lo, hi, cap);
-  else search_symmetric(g, spec, lo, hi);
-  if (g.give_up) return false;
-  g.run(spec.bits == 8 || n > 256 ? 8192 : 2048);
-  if (g.give_up) return false;
-  g.drop_candidates();
-  Judge judge{spec, x, w, n, cap, 0, 0};
-  bool first = true;
-  for (int64_t i = 0; i < n; ++i) {
-    if (spec.offset != 1) break;
-    if (w && w[i] == 0) continue;
-    if (first || x[i] > judge.hi) judge.hi = x[i];
-    if (first || x[i] < judge.lo) judge.lo = x[i];
-    first = false;
-  }
-  if (g.candidates == 1) {
-    const GridCandidate& only = g.o.candidates[0];
-    if (g.limit(only.s) < g.energy * (1 - 0x1p-10f)) {
-      const Family& family = g.o.families[only.family];
-      c->s = family.sign * scale_at(grid, only.index);
-      double low, high;
-      c->shift = family.z;
-      if (spec.offset != 1) return true;
-      const bool fits = judge.zero_points(c->s, &low, &high);
-      if (w || (fits && judge.ends_are_free(c->s))) c->shift = judge.best(c->s).z;
-      else if (fits) c->shift = judge.preferred(low, high);
-      return true;
-    }
-  }
-  const double to_zero = block_energy(x, w, n);
-  Optimum best = {to_zero, 1, 0, true};
-  bool any = false;
-  for (int j = 0; j < g.candidates; ++j) {
-    const GridCandidate& one = g.o.candidates[j];
-    const Optimum found = judge.best(g.o.families[one.family].sign * scale_at(grid, one.index));
-    if (found.err < to_zero && (!any || precedes(found, best))) {
-      best = found;
-      any = true;
-    }
-  }
-  if (any) {
-    c->s = best.s;
-    c->shift = best.z;
-  }
-  return true;
-}
 
 }  // namespace grid_search

@@ -57,6 +57,36 @@ inline Floats exact_product_plus(Floats y, float factor, float c) {
 #endif
 }
 
+// For estimates whose errors are accounted for: fused or not, which only makes them smaller.
+inline Floats plus_product(Floats sum, Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+  return sum + a * b;
+#endif
+}
+inline Floats less_product(Floats v, Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_fnmadd_ps((__m512)a, (__m512)b, (__m512)v);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)v);
+#else
+  return v - a * b;
+#endif
+}
+inline Floats rounded(Floats v) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_roundscale_ps((__m512)v, 0);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_round_ps((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  return (v + 0x1.8p23f) - 0x1.8p23f;
+#endif
+}
+inline Floats magnitude(Floats v) { return (Floats)((Words)v & 0x7FFFFFFFu); }
+
 // As the processors define them: the second where one is NaN.
 #if defined(__AVX512F__)
 inline Floats minimum(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
