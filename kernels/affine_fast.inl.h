@@ -17,34 +17,72 @@ inline Words affine_vector(const AffineSpec& spec, const AffineGroup& g, int64_t
     const Floats v = x * g.inverse[b];
     const Words half = merge(0x80000000u, (Words)v, spread(bits_of(0x1.fffffep-2f)));
     const Ints q = truncate(v + (Floats)half);
-    *zeroed += (q == 0) & live;
+    count(zeroed, (q == 0) & live);
     return (Words)q & 0xFFu;
   }
   if (kKind == kQ4_0) {
     const Ints q = truncate(x * g.inverse[b] + 8.5f);
-    const Ints over = q > 15;
-    *saturated += over;
-    *zeroed += (q == 8) & live;
-    return ((Words)minimum(q, spread(15)) - 8u) & 15u;
+    count(saturated, q > 15);
+    count(zeroed, (q == 8) & live);
+    return (Words)minimum(q, spread(15)) ^ 8u;  // - 8, in four bits
   }
   if (kKind == kQ4_1) {
     const Ints q = truncate((x - g.shift[b]) * g.inverse[b] + 0.5f), capped = minimum(q, spread(15));
-    *saturated += q > 15;
-    *zeroed += (Ints)(to_floats(capped) * g.scale[b] + g.base[b] == 0.0f) & live;
+    count(saturated, q > 15);
+    count(zeroed, (Ints)(to_floats(capped) * g.scale[b] + g.base[b] == 0.0f) & live);
     return (Words)capped;
   }
   // v is within 300 * 2**-23 < 2**-14 of x / s, whose float64 rounding changes nothing there.
   const Floats v = x * g.inverse[b];
   const Ints nearest = round_nearest(v);
-  const Floats off = v - to_floats(nearest);
-  const Floats size = (Floats)((Words)off & 0x7FFFFFFFu);
-  const Floats far = (Floats)((Words)v & 0x7FFFFFFFu);
-  *unsure |= (Ints)(size > 0.5f - 0x1p-14f) | (Ints)(far > 300.0f);
+  *unsure |= (Ints)(magnitude(v - to_floats(nearest)) > 0.5f - 0x1p-14f);
   const Ints shift = truncate(spread(g.shift[b])), wanted = nearest + shift;
   const Ints q = maximum(minimum(wanted, spread(spec.qmax)), spread(spec.qmin));
-  *saturated += q != wanted;
-  *zeroed += (q == shift) & live;
+  count(saturated, q != wanted);
+  count(zeroed, (q == shift) & live);
   return (Words)q & ((1u << spec.bits) - 1);
+}
+
+// Blocks in which an element saturates, from their ends: what decides it is monotone.
+template <AffineKind kKind>
+inline int count_saturated(const AffineSpec& spec, const AffineGroup& g) {
+  if (kKind == kQ8_0) return 0;
+  int count = 0;
+  for (int b = 0; b < kGroup; b += kLanes) {
+    const Floats inverse = load<Floats>(g.inverse + b);
+    const Floats high = from_ordered(load<Ints>(g.high + b));
+    const Floats low = kKind == kPlain && spec.rule == 0 ? -high : from_ordered(load<Ints>(g.low + b));
+    const Floats one = low * inverse, other = high * inverse;
+    Ints over;
+    if (kKind == kQ4_0) over = truncate(maximum(one, other) + 8.5f) > 15;
+    if (kKind == kQ4_1) over = truncate((high - low) * inverse + 0.5f) > 15;
+    if (kKind == kPlain) {
+      const Ints shift = truncate(load<Floats>(g.shift + b));
+      over = (round_nearest(one) + shift < spec.qmin) | (round_nearest(other) + shift > spec.qmax);
+    }
+    count += __builtin_popcount(lane_bits(over));
+  }
+  return count;
+}
+
+// Codes of a whole group of blocks of 32 of which none is special; false if one is unsure.
+template <AffineKind kKind>
+inline bool whole_group(const AffineSpec& spec, const AffineGroup& g, const float* x, uint8_t* codes,
+                        AffineCounts* counts) {
+  Ints saturated = {}, zeroed = {}, unsure = {};
+  for (int64_t i = 0; i < kGroup * 32; i += 4 * kLanes) {
+    Words quad[4];
+    for (int j = 0; j < 4; ++j) {
+      const int64_t at = i + j * kLanes;
+      quad[j] = affine_vector<kKind>(spec, g, at / 32, x + at, &saturated, &zeroed, &unsure);
+    }
+    store_bytes4(codes + i, quad);
+  }
+  if (kKind == kPlain && any(unsure)) return false;
+  counts->saturated += saturated;
+  counts->zeroed += zeroed;
+  counts->saturated_blocks += count_saturated<kKind>(spec, g);
+  return true;
 }
 
 // Codes of the group, a byte each; blocks that turn out to be unsure become special.
@@ -52,6 +90,10 @@ template <AffineKind kKind, int kSize>
 inline void affine_group(const AffineSpec& spec, AffineGroup* g, const float* x, int64_t n, int64_t size,
                          uint8_t* codes, AffineCounts* counts) {
   if (kSize) size = kSize;
+  // without ends, or with those of magnitudes only, saturated blocks must be counted one by one
+  const bool has_ends = kKind != kPlain || spec.rule == 1 || (spec.rule == 0 && spec.qmin == -spec.qmax);
+  if (kSize == 32 && has_ends && n == kGroup && !g->special && whole_group<kKind>(spec, *g, x, codes, counts))
+    return;
   for (int64_t b = 0; b < n; ++b) {
     if (g->special >> b & 1) continue;
     Ints saturated = {}, zeroed = {}, unsure = {};

@@ -20,7 +20,7 @@ struct AffineCounts {
 inline Ints ordered(Words u) { return (Ints)(u ^ ((Words)((Ints)u >> 31) & 0x7FFFFFFFu)); }
 inline float from_ordered(int32_t v) { return float_of(static_cast<uint32_t>(v ^ (v >> 31 & 0x7FFFFFFF))); }
 
-inline void group_ends(const float* x, int64_t n, int64_t size, AffineGroup* g) {
+[[gnu::always_inline]] inline void group_ends(const float* x, int64_t n, int64_t size, AffineGroup* g) {
   Ints low[kGroup], high[kGroup];
   for (int64_t b = 0; b < kGroup; ++b) {
     low[b] = high[b] = Ints{};
@@ -133,7 +133,8 @@ inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t 
       if (spec.include_zero) shift = minimum(maximum(shift, Doubles{} + qmin), Doubles{} + qmax);
     }
     const Longs usual = finite & (Longs)(s <= grid.max) & (Longs)(s >= 0x1p-100) & (Longs)(s <= 0x1p100) &
-                        (Longs)(shift <= 0x1p20) & (Longs)(shift >= -0x1p20);
+                        (Longs)(shift <= 0x1p20) & (Longs)(shift >= -0x1p20) &
+                        (Longs)(far <= 300 * s);  // affine_vector relies on it
     const Doubles safe_scale = (Doubles)(((Longs)s & usual) | ((Longs)(Doubles{} + 1) & ~usual));
     store(g->scale + b, __builtin_convertvector(safe_scale, Narrow));
     store(g->shift + b, __builtin_convertvector((Doubles)((Longs)shift & usual), Narrow));

@@ -43,7 +43,7 @@ struct MxCounts {
 };
 
 // `n` (at most 16) blocks of `size` floats.
-inline void group_amax(const float* x, int64_t n, int64_t size, int32_t* amax) {
+[[gnu::always_inline]] inline void group_amax(const float* x, int64_t n, int64_t size, int32_t* amax) {
   Ints top[kGroup];
   for (int64_t b = 0; b < kGroup; ++b) {
     Words m = {};
@@ -102,15 +102,15 @@ template <ElementKind kKind>
 inline Words code_vector(const MxVectors& v, const float* x, float down, MxCounts* counts) {
   const Words u = load<Words>(x), a = u & 0x7FFFFFFFu;
   const Floats y = (Floats)a * down;
-  counts->saturated += (Ints)(y > v.limit);
+  count(&counts->saturated, (Ints)(y > v.limit));
   if (kKind == kE2m1) {
     const Words code = code_e2m1(y);
-    counts->zeroed += (Ints)(code == 0x4B000000u) & (Ints)(a != 0u);
+    count(&counts->zeroed, (Ints)(code == 0x4B000000u) & (Ints)(a != 0u));
     return merge(7, code, u >> 28);
   }
   const Floats capped = minimum(y, spread(v.limit));
   const Words code = kKind == kFloating ? code_floats(v, capped) : code_integers(v, capped);
-  counts->zeroed += (Ints)(code == 0u) & (Ints)(a != 0u);
+  count(&counts->zeroed, (Ints)(code == 0u) & (Ints)(a != 0u));
   if (kKind == kFloating) return merge(v.mask >> 1, code, u >> v.sign_shift);
   const Words sign = (Words)((Ints)u >> 31);
   return ((code ^ sign) - sign) & v.mask;

@@ -39,6 +39,8 @@ inline bool optimal_run(const Rows& rows, const AffineSpec& spec, int64_t at, in
       AffineGroup g;
       g.special = 0;
       for (int64_t i = 0; i < m; ++i) {
+        const float reach = 300 * (choices.scale[b + i] < 0 ? -choices.scale[b + i] : choices.scale[b + i]);
+        if (choices.high[b + i] > reach || choices.low[b + i] < -reach) choices.scale[b + i] = 0;  // affine_vector
         g.low[i] = g.high[i] = 1;  // no block is zero
         g.scale[i] = choices.scale[b + i];
         g.inverse[i] = 1.0f / g.scale[i];

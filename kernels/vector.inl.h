@@ -170,6 +170,9 @@ inline uint32_t lane_bits(Ints mask) {
 #endif
 }
 
+// Subtracts 1 where the mask holds; written so that it becomes one masked instruction.
+inline void count(Ints* sum, Ints mask) { *sum = mask ? *sum - 1 : *sum; }
+
 // Number of lanes that hold in all vectors added up: each added mask is 0 or -1.
 inline int64_t count_lanes(Ints minus) {
   int64_t n = 0;
