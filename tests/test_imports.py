@@ -17,7 +17,7 @@ LAYERS = (
     ("elements", "packing", "blocks"),
     ("schemes",),
     ("rules",),
-    ("_kernels", "native", "native_linear"),
+    ("_kernels", "native", "native_linear", "native_minimum"),
     ("dequantize", "metrics", "values"),
     ("tensor",),
     ("quantize", "mx", "linear", "linear_checks", "reblock"),

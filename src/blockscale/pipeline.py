@@ -151,9 +151,11 @@ class _Job:
         return TensorResult(item, None, item.action == "keep", self.errors.largest, self.errors.mean)
 
     def _ready(self, w: BlockTensor) -> BlockTensor:
-        new = recoded(w, self.item.out, self.plan.target)
-        if self.item.action == "recode":
-            self.errors.add(w, new)
+        is_exact = self.item.action != "recode"
+        reason = "" if is_exact else self.item.reason
+        new = recoded(w, self.item.out, self.plan.target, reason=reason, threads=self.threads)
+        if not is_exact:
+            self.errors.add(w, new, self.threads)
         return new
 
     def _whole_blocks(self) -> BlockTensor:
@@ -211,7 +213,7 @@ class _Job:
         if self._writes_rows() and info.scheme is not None and info.axis == item.axis == last:
             for first, old in self._block_rows():
                 w = self._quantized(old.dequantize(threads=self.threads), 1)
-                self.errors.add(old, w)
+                self.errors.add(old, w, self.threads)
                 report += w.report
                 self._write_rows(w, first, fresh=True)
                 self.tell(item.nbytes_in * old.grid.rows // max(1, self._rows()))

@@ -13,7 +13,7 @@ from .carry import carry, output_metadata
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, error_context
 from .outputs import OutputLayout
-from .refusals import check_patterns, unconvertible, unfit
+from .refusals import check_included, check_patterns, unconvertible, unfit
 from .rules import rule_for
 from .schemes import Scheme
 from .target_layout import plan_output
@@ -22,7 +22,7 @@ from .version import __version__
 
 # Names that are left alone by default whatever their rank: not the weights of a matmul.
 _KEPT_WORDS = ("norm", "bias")
-_QUANTIZED_BEFORE = "already quantized"
+QUANTIZED_BEFORE = "already quantized"
 # What the consumers of a dialect expect to find unquantized.
 _KEPT_BY_DIALECT = {
     "gptq": ("embed", "wte", "lm_head"),
@@ -146,6 +146,8 @@ def plan_quantize(
         )
     if faults and not leave_unfit:
         raise unfit(faults, len(items))
+    if not leave_unfit:
+        check_included(ckpt, {i.name: i.reason for i in items if i.action != "quantize"}, include, exclude)
     made = _provenance(ckpt, items, scheme, chosen, axis)
     settings = {"verb": "quantize", "scheme": scheme.describe(), "rule": chosen, "axis": axis}
     return _finished(ckpt, target, items, made, settings, chosen)
@@ -211,7 +213,7 @@ def _provenance(
         "blockscale.rule": rule,
         "blockscale.axis": str(axis),
     }
-    if any(item.reason == _QUANTIZED_BEFORE for item in items):
+    if any(item.reason == QUANTIZED_BEFORE for item in items):
         made = {key: f"{new}; kept tensors: {ckpt.metadata.get(key, 'unknown')}" for key, new in made.items()}
     return {"blockscale.version": __version__, **made}
 
@@ -231,7 +233,7 @@ def _reason_to_keep(
     if _matches(info.name, exclude):
         return "excluded"
     if info.quantization and not requantize:
-        return _QUANTIZED_BEFORE
+        return QUANTIZED_BEFORE
     if include and not _matches(info.name, include):
         return "not included"
     if not info.quantization and (not info.is_float or ckpt.plain_dtype(info.name) is None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from .checkpoint import Checkpoint
@@ -22,6 +22,34 @@ def unfit(faults: Sequence[BlockscaleError], total: int) -> InputError:
         rule=faults[0].rule,
         hint=f"--leave-unfit keeps them as they are; or {names}; or another scheme, --block-size or --axis",
     )
+
+
+def check_included(
+    ckpt: Checkpoint, left: Mapping[str, str], include: Sequence[str], exclude: Sequence[str]
+) -> None:
+    """InputError for a pattern of `include` none of whose tensors is quantized; `exclude` has the last word.
+
+    Args:
+        ckpt: the source.
+        left: the tensors that are not quantized, and why.
+        include: the patterns.
+        exclude: patterns that win over them.
+    """
+    for pattern in include:
+        names = [name for name in ckpt if fnmatchcase(name, pattern)]
+        asked = [name for name in names if not any(fnmatchcase(name, p) for p in exclude)]
+        if not asked or not all(name in left for name in names):
+            continue
+        again = all(ckpt.info(name).quantization for name in asked)
+        more = f" (and {len(asked) - 1:,} more)" if len(asked) > 1 else ""
+        raise InputError(
+            f"the pattern {pattern!r} names nothing to quantize: {asked[0]}{more}: {left[asked[0]]}",
+            file=str(ckpt.path),
+            found=pattern,
+            field="--include",
+            rule="what was asked for and cannot be done stops the run",
+            hint="--requantize quantizes it again" if again else "--leave-unfit keeps it as it is",
+        )
 
 
 def unconvertible(faults: Sequence[BlockscaleError], total: int, target: Target) -> InputError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import Checkpoint
-from ..plan import Plan, PlanItem
+from ..plan import QUANTIZED_BEFORE, Plan, PlanItem
 from ..results import TensorResult
 from ..schemes import Scheme
 from ..tensor import QuantizeReport
@@ -65,7 +65,9 @@ def print_plan(ckpt: Checkpoint, plan: Plan, scheme: Scheme, axis: int) -> None:
         bits = show_bits(bits_per_weight(chosen))
         say(f"          rule {chosen[0].rule}, blocks along axis {axis}, {bits} bits per weight")
     else:
-        say("          note: nothing is quantized, the output holds the same tensors")
+        again = any(item.reason == QUANTIZED_BEFORE for item in kept)
+        way = "; --requantize quantizes again what is quantized already" if again else ""
+        say(f"          note: nothing is quantized, the output holds the same tensors{way}")
     say(f"keep      {_total(kept)}")
     share = f", {100 * plan.size / source:.1f}% of the source" if source else ""
     say(f"output    {plan.size:,} bytes ({show_bytes(plan.size)}){share}\n")
