@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
 
 import numpy as np
@@ -27,6 +29,7 @@ from .values import (
 )
 
 _E8M0 = "F8_E8M0"
+_SLAB_BYTES = 16 << 20
 # Ends of names under which other toolchains store the parts of one weight.
 _FOREIGN_PARTS = {
     ".qweight": "packed codes of a GPTQ or AWQ weight",
@@ -119,12 +122,24 @@ class Summarizer:
             buffers = [self._file.buffer(info.name, i) for i in range(len(d.buffers))]
             return read_parameters(d, d.quantization, buffers)
         if info.scheme is not None:
-            w = self._ckpt[info.name]
-            if isinstance(w, BlockTensor):
-                return Parameters(w.row_scales, w.zero_points)
+            return self._of_blocks(info)
         if info.dtype == _E8M0:
             return Parameters(np.asarray(self._ckpt[info.name]).reshape(-1))
         return Parameters()
+
+    def _of_blocks(self, info: TensorInfo) -> Parameters:
+        """Scales and zero points of a block-scaled tensor, some rows at a time where the container can."""
+        rows = math.prod(info.shape[:-1]) if info.shape else 0
+        step = max(1, _SLAB_BYTES * rows // max(1, info.nbytes))
+        slabs = (self._ckpt.rows(info.name, i, min(i + step, rows)) for i in range(0, rows, step))
+        first = next(slabs, None)
+        if first is None:
+            w = self._ckpt[info.name]
+            return Parameters(w.row_scales, w.zero_points) if isinstance(w, BlockTensor) else Parameters()
+        found = [Parameters(w.row_scales, w.zero_points) for w in chain([first], slabs) if w is not None]
+        scales = np.concatenate([p.scales for p in found if p.scales is not None])
+        zeros = [p.zero_points for p in found if p.zero_points is not None]
+        return Parameters(scales, np.concatenate(zeros) if zeros else None)
 
     def _broken_rules(self, info: TensorInfo, parameters: Parameters) -> Iterator[str]:
         """What strict reading refuses, and values that no scheme allows."""
@@ -222,3 +237,4 @@ def summarize(ckpt: Checkpoint, names: Sequence[str], *, deep: bool = False) -> 
     with Summarizer(ckpt) as summarizer:
         for name in names:
             yield summarizer.summarize(name, deep=deep)
+            ckpt.forget()
