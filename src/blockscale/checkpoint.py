@@ -16,7 +16,7 @@ from .containers.safetensors import write_safetensors
 from .dialects import check_settings
 from .dialects.base import Options
 from .errors import InputError, MissingTensorError, UnsupportedError, error_context
-from .hurray import HurrayTensor, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
+from .hurray import BoxReader, HurrayTensor, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
 from .sources import HrrySource, Reading, Source, TensorInfo, open_source
 from .tensor import BlockTensor
 
@@ -126,6 +126,16 @@ class Checkpoint(Mapping[str, Tensor]):
         self.info(name)
         with error_context(file=str(self.path), tensor=name):
             return self._source.rows(name, start, stop)
+
+    def boxes(self, name: str) -> BoxReader | None:
+        """A function that reads boxes of a block-scaled tensor, one slice per dimension, into new memory.
+
+        Boxes begin between blocks; safe from several threads. None if the container can only give the whole
+        tensor.
+        """
+        self.info(name)
+        with error_context(file=str(self.path), tensor=name):
+            return self._source.boxes(name)
 
     def stored_pieces(self, name: str, limit: int) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
         """The tensor as a `.hrry` file stores it, in pieces of at most about `limit` bytes where possible.

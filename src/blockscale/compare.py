@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from .blocks import BlockGrid
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, SchemeError
-from .metrics import ErrorSums, TensorError, block_sums, sum_errors
+from .metrics import ErrorSums, TensorError, block_squares, sum_errors
 from .native import thread_count
-from .slabs import Slab, cut_block_tensor, slab_reader, split_slabs
+from .slabs import Slab, block_reader, slab_reader, split_slabs
 from .tensor import BlockTensor
 
 PARTS = ("block", "channel")
 QUANTILES = (0.0, 0.01, 0.5, 0.99, 1.0)
 _WORST = 5
+_FORGET_AFTER = 32  # slabs
+_T = TypeVar("_T")
 SlabReader = Callable[[Slab], NDArray[Any]]
 
 
@@ -164,28 +166,32 @@ def _compare_tensor(
     info_a, info_b = a.infos[name], b.infos[name]
     if info_a.shape != info_b.shape:
         raise InputError(f"its shape is {list(info_a.shape)} in A and {list(info_b.shape)} in B")
-    read_a, tensor = slab_reader(a, name), _block_tensor(b, name)
-    if tensor is None:
+    read_a, read_b = slab_reader(a, name), block_reader(b, name)
+    if read_b is None or info_b.scheme is None or info_b.axis is None:
         slabs = list(split_slabs(info_a.shape))
         job: _PlainJob | _BlockJob = _PlainJob(read_a, slab_reader(b, name))
+        grid = None
     else:
-        slabs = list(split_slabs(info_a.shape, tensor.axis, tensor.block_size))
-        job = _BlockJob(read_a, tensor)
+        grid = BlockGrid(info_b.shape, info_b.axis, info_b.scheme.block_size)
+        slabs = list(split_slabs(info_a.shape, grid.axis, grid.block_size))
+        job = _BlockJob(read_a, read_b)
     with ThreadPoolExecutor(min(thread_count(threads), max(1, len(slabs)))) as pool:
-        sums = sum(pool.map(job.sums, slabs), ErrorSums())
-        if per is None or not isinstance(job, _BlockJob):
+        sums = sum(_forgetting(pool.map(job.sums, slabs), a, b), ErrorSums())
+        if per is None or grid is None or isinstance(job, _PlainJob):
             return TensorComparison(info_a, info_b, sums)
-        spread = _Spread(per, job.tensor.grid)
-        for slab, part in zip(slabs, pool.map(job.block_sums, slabs), strict=True):
+        spread = _Spread(per, grid)
+        for slab, part in zip(slabs, _forgetting(pool.map(job.block_sums, slabs), a, b), strict=True):
             spread.add(slab, part)
     return TensorComparison(info_a, info_b, sums, spread.errors())
 
 
-def _block_tensor(ckpt: Checkpoint, name: str) -> BlockTensor | None:
-    if ckpt.infos[name].scheme is None:
-        return None
-    tensor = ckpt[name]
-    return tensor if isinstance(tensor, BlockTensor) else None
+def _forgetting(results: Iterator[_T], *sources: Checkpoint) -> Iterator[_T]:
+    """The results; now and then, the physical memory of what was read through maps is given back."""
+    for i, result in enumerate(results, 1):
+        yield result
+        if i % _FORGET_AFTER == 0:
+            for ckpt in sources:
+                ckpt.forget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +210,10 @@ class _BlockJob:
     """A tensor that is block-scaled in B."""
 
     read_a: SlabReader
-    tensor: BlockTensor
+    read_b: Callable[[Slab], BlockTensor]
 
     def sums(self, slab: Slab) -> ErrorSums:
-        part = cut_block_tensor(self.tensor, slab)
+        part = self.read_b(slab)
         x, y = (
             np.moveaxis(v, part.axis, -1).reshape(part.grid.rows, part.grid.length)
             for v in (self.read_a(slab), part.dequantize(threads=1))
@@ -215,47 +221,69 @@ class _BlockJob:
         return sum_errors(x, y, part.limits(), part.block_size)
 
     def block_sums(self, slab: Slab) -> NDArray[np.float64]:
-        part = cut_block_tensor(self.tensor, slab)
-        return block_sums(self.read_a(slab), part.dequantize(threads=1), part.limits(), part.grid)
+        """Squared errors and squared originals of each block: `(2, rows, blocks_per_row)`."""
+        part = self.read_b(slab)
+        return block_squares(self.read_a(slab), part.dequantize(threads=1), part.grid)
 
 
 class _Spread:
-    """Squared errors and squared originals per block or channel, filled slab by slab."""
+    """SQNR per block or channel, filled slab by slab: blocks lie in one slab, channels may lie in several."""
 
     def __init__(self, per: str, grid: BlockGrid) -> None:
         self.per = per
         self.grid = grid
-        blocks = (grid.blocks_per_row,) if per == "block" else ()
-        self.sums = np.zeros((2, *grid.outer_shape, *blocks))
+        self.worst: list[tuple[float, int]] = []
+        self._done = 0
+        self._sqnr = np.empty(grid.n_blocks if per == "block" else 0)
+        self._sums = np.zeros((2, *grid.outer_shape) if per == "channel" else (2, 0))
 
     def add(self, slab: Slab, sums: NDArray[np.float64]) -> None:
-        """Add the sums per block of a slab."""
+        """Add the sums per block of a slab, `(2, rows, blocks)`: of the squared errors and originals."""
         grid, part = self.grid, slab[self.grid.axis]
         outer = slab[: grid.axis] + slab[grid.axis + 1 :]
-        blocks = slice(part.start // grid.block_size, -(-part.stop // grid.block_size))
-        for i in range(2):  # error, reference
-            column = sums[..., i].reshape(*(p.stop - p.start for p in outer), -1)
-            if self.per == "block":
-                self.sums[i][(*outer, blocks)] = column
-            else:
-                self.sums[i][outer] += column.sum(axis=-1)
+        shape = tuple(p.stop - p.start for p in outer)
+        if self.per == "channel":
+            self._sums[(slice(0, 2), *outer)] += sums.sum(axis=-1).reshape(2, *shape)
+            return
+        sqnr = _sqnr(*sums).reshape(-1)
+        self._sqnr[self._done : self._done + sqnr.size] = sqnr
+        self._done += sqnr.size
+        begin = (*(p.start for p in outer), part.start // grid.block_size)
+        self._keep_worst(sqnr, (*shape, sums.shape[-1]), begin)
+
+    def _keep_worst(self, sqnr: NDArray[np.float64], shape: tuple[int, ...], begin: tuple[int, ...]) -> None:
+        """Keep the worst so far, with their place among all; the axis is the last of `shape` and `begin`."""
+        whole = (*self.grid.outer_shape, self.grid.blocks_per_row)[: len(shape)]
+        near = np.argpartition(sqnr, _WORST - 1)[:_WORST] if sqnr.size > _WORST else np.arange(sqnr.size)
+        for i in near[np.isfinite(sqnr[near])]:
+            at = tuple(int(a) + b for a, b in zip(np.unravel_index(i, shape), begin, strict=True))
+            self.worst.append((float(sqnr[i]), int(np.ravel_multi_index(at, whole)) if whole else 0))
+        self.worst = sorted(self.worst)[:_WORST]
 
     def errors(self) -> PartErrors:
         """The summary."""
-        error, reference = self.sums
-        with np.errstate(divide="ignore", invalid="ignore"):
-            relative = np.where(error > 0, error / reference, 0.0)
-            sqnr = -10 * np.log10(relative)
-        if self.per == "block":
-            sqnr = np.moveaxis(sqnr, -1, self.grid.axis)
-        order = np.argsort(sqnr, axis=None)
-        flat, last = sqnr.reshape(-1), sqnr.size - 1
+        grid, flat = self.grid, self._sqnr
+        shape = (*grid.outer_shape, grid.blocks_per_row) if self.per == "block" else grid.outer_shape
+        if self.per == "channel":
+            flat = _sqnr(*self._sums).reshape(-1)
+            self._keep_worst(flat, grid.outer_shape, (0,) * len(grid.outer_shape))
+        last = flat.size - 1
         if last < 0:
             return PartErrors(self.per, 0, (), ())
-        quantiles = tuple(float(flat[order[round(q * last)]]) for q in QUANTILES)
-        worst = tuple(
-            (tuple(int(n) for n in np.unravel_index(i, sqnr.shape)), float(flat[i]))
-            for i in order[:_WORST]
-            if np.isfinite(flat[i])
-        )
-        return PartErrors(self.per, sqnr.size, quantiles, worst)
+        at = [round(q * last) for q in QUANTILES]
+        flat.partition(sorted(set(at)))
+        worst = tuple((self._index(np.unravel_index(i, shape)), value) for value, i in self.worst)
+        return PartErrors(self.per, flat.size, tuple(float(flat[i]) for i in at), worst)
+
+    def _index(self, index: tuple[Any, ...]) -> tuple[int, ...]:
+        """An index with the axis last, as one of the tensor's order."""
+        numbers = [int(n) for n in index]
+        if self.per == "block":
+            numbers.insert(self.grid.axis, numbers.pop())
+        return tuple(numbers)
+
+
+def _sqnr(error: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(error > 0, error / reference, 0.0)
+        return np.asarray(-10 * np.log10(relative))

@@ -42,9 +42,8 @@ def run_plan(
     """Carry out a plan.
 
     A folder also gets a manifest, `blockscale.json`. Memory stays near a few slabs (16 or 48 MiB) whatever
-    the size of a tensor, for `.hrry` and GGUF. Held whole are: tensors that go into a dialect of safetensors,
-    or change their scheme; and tensors whose lines do not end on bytes in the file (4-bit codes, blocks along
-    axis 0 and an odd number of columns). Every file appears under its name only when it is whole.
+    the size and shape of a tensor, for `.hrry` and GGUF. Held whole are: tensors that go into a dialect of
+    safetensors, or change their scheme. Every file appears under its name only when it is whole.
 
     Args:
         ckpt: the source the plan was made for.
@@ -250,7 +249,10 @@ class _Job:
     def _write(self, part: str, at: int, data: NDArray[np.uint8]) -> None:
         self.outputs.write(self.item.name, part, at, data)
 
-    def _write_rows(self, w: BlockTensor, first: int, *, fresh: bool) -> None:
+    def _write_rows(self, w: BlockTensor, first_row: int, *, fresh: bool) -> None:
+        self._write_blocks(w, first_row * w.grid.blocks_per_row, fresh=fresh)
+
+    def _write_blocks(self, w: BlockTensor, first: int, *, fresh: bool) -> None:
         for part, at, data in encode_rows(self.plan.target, self.item.out, w, first, fresh=fresh):
             self._write(part, at, data)
 
@@ -260,7 +262,7 @@ class _Job:
 
     def _write_slab(self, slab: Slab, w: BlockTensor) -> None:
         if self.plan.target.kind == "gguf":
-            self._write_rows(w, slab.first_row, fresh=True)
+            self._write_blocks(w, slab.first_block, fresh=True)
             return
         for part, at, data in slab.places(w):
             self._write(part, at, data)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DescriptorError, InputError, error_context
+from ..hurray.boxes import BoxReader, box_reader
 from ..hurray.descriptor import TensorDescriptor
 from ..hurray.filemap import FileMap, IndexEntry
 from ..hurray.geometry import DYNAMIC
@@ -104,6 +105,15 @@ class HrryFile:
         buffers = [self.buffer(name, i) for i in range(len(entry.descriptor.buffers))]
         with error_context(file=str(self.path), tensor=name):
             return decode_tensor(entry.descriptor, buffers, permissive=self.permissive)
+
+    def boxes(self, name: str) -> BoxReader | None:
+        """A function that reads boxes of a block-scaled tensor (see `hurray.box_reader`), or None."""
+        entry = self._entry(name)
+        if entry.descriptor.quantization is None:
+            return None
+        buffers = [self.buffer(name, i) for i in range(len(entry.descriptor.buffers))]
+        with error_context(file=str(self.path), tensor=name):
+            return box_reader(entry.descriptor, buffers, permissive=self.permissive)
 
     def plain_dtype(self, name: str) -> np.dtype[Any] | None:
         """Dtype of a tensor whose buffer 0 is its elements, row-major, whole bytes; else None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hurray import Tensor
+from ..hurray import BoxReader, Tensor
 from ..schemes import Scheme
 from ..tensor import BlockTensor
 
@@ -102,6 +103,12 @@ class Source(Protocol):
     def rows(self, name: str, start: int, stop: int) -> BlockTensor | None:
         """Canonical rows of a block-scaled tensor as a matrix, into new memory; None: only `tensor` can."""
 
+    def boxes(self, name: str) -> BoxReader | None:
+        """A function that reads boxes of a block-scaled tensor that begin between blocks, into new memory.
+
+        None: only `tensor` can.
+        """
+
     def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """Stored bytes of a plain tensor's values, into new memory."""
 
@@ -123,6 +130,21 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close the files."""
+
+
+def box_runs(shape: Sequence[int], box: Sequence[slice]) -> tuple[list[int], int]:
+    """A box as runs of elements that follow each other: where each begins, and how long all are."""
+    split = len(shape)  # dimensions from here on are taken whole
+    while split and box[split - 1] == slice(0, shape[split - 1]):
+        split -= 1
+    split = max(split - 1, 0)
+    if not shape:
+        return [0], 1
+    starts = np.zeros((1,), np.int64)
+    for i, n in enumerate(shape):
+        inner = np.arange(box[i].start, box[i].stop) if i < split else np.array([box[i].start])
+        starts = (starts[:, None] * n + inner).reshape(-1)
+    return [int(at) for at in starts], math.prod(part.stop - part.start for part in box[split:])
 
 
 def is_float(dtype: np.dtype[Any] | None) -> bool:
