@@ -819,3 +819,23 @@ def test_what_cannot_be_quantized_is_not_passed_over(tmp_path: Path) -> None:
         "quantize  1 tensor"
         in run("quantize", source, "-o", out, "--include", "a.*", "--requantize", "--force").stdout
     )
+
+
+@pytest.mark.parametrize("width", [1, 7, 20, 33, 41, 59])
+def test_narrow_tables_keep_the_names(width: int) -> None:
+    """Columns go, named below the table; the name, which is the row, is broken over lines instead."""
+    name = "model.layers.0.mlp.up_proj.weight"
+
+    @click.command()
+    def table() -> None:
+        columns = [Column("name", fold=True), Column("bits", is_number=True), Column("why", fold=True)]
+        print_table(columns, [[name, "4.25", "a norm or bias, which stays"]])
+
+    result = CliRunner(env={"COLUMNS": str(width)}).invoke(table)
+    lines = result.output.splitlines()
+    rule = next(i for i, line in enumerate(lines) if set(line) == {"─"})
+    body = [line for line in lines[rule + 1 :] if not line.startswith("left out")]
+    assert "".join(line.split("  ")[0].strip() for line in body).startswith(name)
+    assert max(map(len, body)) <= width
+    assert ("bits" in lines[0]) == (width > 30)
+    assert ("left out at this width" in result.output) == (width < 59)
