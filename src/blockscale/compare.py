@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -175,14 +176,24 @@ def _compare_tensor(
         grid = BlockGrid(info_b.shape, info_b.axis, info_b.scheme.block_size)
         slabs = list(split_slabs(info_a.shape, grid.axis, grid.block_size))
         job = _BlockJob(read_a, read_b)
-    with ThreadPoolExecutor(min(thread_count(threads), max(1, len(slabs)))) as pool:
-        sums = sum(_forgetting(pool.map(job.sums, slabs), a, b), ErrorSums())
+    with _mapper(min(thread_count(threads), len(slabs))) as run:
+        sums = sum(_forgetting(run(job.sums, slabs), a, b), ErrorSums())
         if per is None or grid is None or isinstance(job, _PlainJob):
             return TensorComparison(info_a, info_b, sums)
         spread = _Spread(per, grid)
-        for slab, part in zip(slabs, _forgetting(pool.map(job.block_sums, slabs), a, b), strict=True):
+        for slab, part in zip(slabs, _forgetting(run(job.block_sums, slabs), a, b), strict=True):
             spread.add(slab, part)
     return TensorComparison(info_a, info_b, sums, spread.errors())
+
+
+@contextmanager
+def _mapper(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """A `map` over so many threads; starting one costs more than a small tensor."""
+    if threads < 2:
+        yield map
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield pool.map
 
 
 def _forgetting(results: Iterator[_T], *sources: Checkpoint) -> Iterator[_T]:

@@ -68,6 +68,7 @@ class Summarizer:
 
     def __init__(self, ckpt: Checkpoint) -> None:
         self._ckpt = ckpt
+        self._read = 0
         self._file = HrryFile(ckpt.path, permissive=True) if ckpt.kind == "hrry" else None
 
     def summarize(self, name: str, *, deep: bool = False) -> TensorSummary:
@@ -97,6 +98,15 @@ class Summarizer:
             tuple(_notes(info, scales, zeros, codes)),
             tuple(problems),
         )
+
+    def forget(self, read: int) -> None:
+        """Now and then, give back the physical memory of what was read through maps: `read` more bytes."""
+        self._read += read
+        if self._read > _SLAB_BYTES:
+            self._read = 0
+            self._ckpt.forget()
+            if self._file is not None:
+                self._file.forget()
 
     def close(self) -> None:
         """Close what was opened beside the checkpoint."""
@@ -237,4 +247,4 @@ def summarize(ckpt: Checkpoint, names: Sequence[str], *, deep: bool = False) -> 
     with Summarizer(ckpt) as summarizer:
         for name in names:
             yield summarizer.summarize(name, deep=deep)
-            ckpt.forget()
+            summarizer.forget(ckpt.info(name).nbytes)

@@ -54,8 +54,8 @@ def recorded_rule(ckpt: Checkpoint) -> str | None:
 
 
 def _print_table(result: Comparison, *, show_all: bool) -> None:
-    equal = [] if show_all else [t for t in result.tensors if _is_copy(t)]
-    tensors = [t for t in result.tensors if t not in equal]
+    tensors = [t for t in result.tensors if show_all or not _is_copy(t)]
+    equal = len(result.tensors) - len(tensors)
     kinds = [(t.a.shape, t.a.dtype, t.b.dtype, t.b.scheme, t.b.axis) for t in tensors]
     groups = group_rows([t.name for t in tensors], kinds, show_all=show_all)
     columns = [
@@ -76,7 +76,7 @@ def _print_table(result: Comparison, *, show_all: bool) -> None:
     if len(groups) < len(tensors):
         say("rows with a count: SQNR from worst to best, of the other figures the worst")
     if equal:
-        say(f"{show_count(len(equal), 'tensor')} not quantized and exactly equal (--all lists them)")
+        say(f"{show_count(equal, 'tensor')} not quantized and exactly equal (--all lists them)")
 
 
 def _is_copy(t: TensorComparison) -> bool:

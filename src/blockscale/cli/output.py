@@ -132,7 +132,25 @@ def print_json(verb: str, document: dict[str, Any]) -> None:
     from ..version import __version__
 
     whole = {"blockscale": __version__, "verb": verb, **document}
-    click.echo(json.dumps(plain(whole), indent=2, allow_nan=False))
+    for i, (key, value) in enumerate(whole.items()):
+        click.echo(("," if i else "{") + f"\n  {json.dumps(str(key))}: ", nl=False)
+        for piece in _json_pieces(value):
+            click.echo(piece, nl=False)
+    click.echo("\n}")
+
+
+def _json_pieces(value: Any) -> Iterator[str]:
+    """A value of the document as JSON; the items of long lists one by one, which takes little memory."""
+    if not isinstance(value, list) or not value:
+        yield _json(value, "  ")
+        return
+    for i, item in enumerate(value):
+        yield ("," if i else "[") + "\n    " + _json(item, "    ")
+    yield "\n  ]"
+
+
+def _json(value: Any, margin: str) -> str:
+    return json.dumps(plain(value), indent=2, allow_nan=False).replace("\n", "\n" + margin)
 
 
 def plain(value: Any) -> Any:

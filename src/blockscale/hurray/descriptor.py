@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..blocks import MAX_RANK
 from ..errors import DescriptorError, InputError
@@ -129,10 +130,8 @@ class TensorDescriptor:
 
         Source: Hurray format, 2 and 3.6.
         """
-        descriptor = cls.parse(data)
-        for error in descriptor.violations(permissive=permissive):
-            raise error
-        return descriptor
+        decode = _decode if len(data) <= _SHORT else _decode.__wrapped__
+        return decode(bytes(data), permissive)
 
     @classmethod
     def parse(cls, data: bytes) -> TensorDescriptor:
@@ -163,9 +162,8 @@ class TensorDescriptor:
 
     def violations(self, *, permissive: bool = False) -> Iterator[DescriptorError]:
         """Each broken rule that the structure lets us see, the header's first."""
-        for error in descriptor_violations(self, permissive=permissive):
-            if not (permissive and is_tolerated(error)):
-                yield error
+        if not _keeps_rules(self, permissive):
+            yield from _violations(self, permissive)
 
     def offset_of(self, part: str) -> int:
         """Offset of a part: `shape`, `byte_offset`, `layout`, `buffers`, `quantization` ..."""
@@ -198,6 +196,30 @@ class TensorDescriptor:
                 yield name, part.encode()
         if self.composite_role is not None:
             yield "composite_member", _MEMBER.pack(self.composite_role, b"")
+
+
+def _violations(d: TensorDescriptor, permissive: bool) -> Iterator[DescriptorError]:
+    for error in descriptor_violations(d, permissive=permissive):
+        if not (permissive and is_tolerated(error)):
+            yield error
+
+
+_SHORT = 1 << 12  # bytes of a descriptor worth remembering
+
+
+# The tensors of a model have few descriptors: each is decoded and checked once. Errors are not kept: who sees
+# them adds names to them.
+@lru_cache(maxsize=1024)
+def _keeps_rules(d: TensorDescriptor, permissive: bool) -> bool:
+    return next(_violations(d, permissive), None) is None
+
+
+@lru_cache(maxsize=1024)
+def _decode(data: bytes, permissive: bool) -> TensorDescriptor:
+    descriptor = _read_descriptor(data)
+    for error in descriptor.violations(permissive=permissive):
+        raise error
+    return descriptor
 
 
 def find_violations(data: bytes) -> list[DescriptorError]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,7 +46,7 @@ class TensorInfo:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.shape, dtype=object))
+        return math.prod(self.shape)
 
     @property
     def bits_per_element(self) -> float:
@@ -147,6 +148,7 @@ def box_runs(shape: Sequence[int], box: Sequence[slice]) -> tuple[list[int], int
     return [int(at) for at in starts], math.prod(part.stop - part.start for part in box[split:])
 
 
+@cache
 def is_float(dtype: np.dtype[Any] | None) -> bool:
     """Plain numbers that can be quantized: float64, float32, float16, bfloat16."""
     return dtype is not None and dtype.name in PLAIN_FLOATS
