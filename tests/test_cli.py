@@ -615,6 +615,31 @@ def test_interrupt_leaves_no_file(big: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_in_a_row_leave_no_file(big: Path, tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "out.hrry"
+    process = spawn("quantize", big, "-o", out, "--scheme", "uint4", "--rule", "optimal", "--threads", 1)
+    while not list(tmp_path.glob("*.partial")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    for _ in range(20):
+        process.send_signal(number)
+        time.sleep(0.002)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("args", [["schemes"], ["info", "--json"], ["completion", "bash"]])
+def test_closed_output(args: list[str]) -> None:
+    """Where there is no stdout, nothing is printed; the number of a closed one goes to no other file."""
+    for last in (1, 2):
+        process = spawn(*args, stdout=None, preexec_fn=lambda n=last: os.closerange(1, n + 1))
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+
+
 def test_a_full_disk_is_refused(big: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.hrry"
     process = spawn(

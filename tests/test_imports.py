@@ -14,7 +14,7 @@ PACKAGE = Path(blockscale.__file__).parent
 # Each row may import from itself and from the rows above.
 LAYERS = (
     ("errors", "version"),
-    ("elements", "packing", "blocks"),
+    ("elements", "packing", "arguments", "blocks"),
     ("schemes",),
     ("rules",),
     ("_kernels", "native", "native_linear", "native_minimum"),

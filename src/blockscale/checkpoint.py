@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arguments import as_array, as_mapping, as_path, is_integer, is_one_of
 from .containers.hrry import write_hrry
 from .containers.safetensors import write_safetensors
-from .dialects import check_settings
+from .dialects import NAMES, check_settings
 from .dialects.base import Options
-from .errors import InputError, MissingTensorError, UnsupportedError, error_context
+from .errors import InputError, MissingTensorError, SchemeError, UnsupportedError, error_context
 from .hurray import BoxReader, HurrayTensor, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
 from .sources import HrrySource, Reading, Source, TensorInfo, open_source
 from .tensor import BlockTensor
@@ -67,7 +68,7 @@ class Checkpoint(Mapping[str, Tensor]):
         Raises:
             InputError: there is no such tensor.
         """
-        if name not in self.infos:
+        if not isinstance(name, str) or name not in self.infos:
             raise MissingTensorError("there is no such tensor", file=str(self.path), tensor=name)
         return self.infos[name]
 
@@ -262,13 +263,33 @@ def open_checkpoint(
         InputError: no such file, or a file of another kind (the message says which).
         FormatError: the file breaks a rule of its format, or config, names and shapes contradict each other.
     """
-    path = Path(path)
-    options = Options(zero_point_bias, dict(settings or {}))
+    path = as_path(path)
+    options = Options(
+        zero_point_bias, dict(as_mapping({} if settings is None else settings, "settings", "keys to values"))
+    )
     check_settings(options.settings)
+    _check_forced(dialect, zero_point_bias)
     asked = {"dialect": dialect, "zero_point_bias": zero_point_bias, "settings": options.settings}
     with error_context(file=str(path)), _no_collection():
         source = open_source(path, permissive=permissive, options=options, forced=dialect)
         return Checkpoint(path, source, asked)
+
+
+def _check_forced(dialect: str | None, zero_point_bias: int | None) -> None:
+    if not is_one_of(dialect, (None, "none", *NAMES)):
+        raise SchemeError(
+            f"unknown dialect {dialect!r}",
+            found=dialect,
+            field="dialect",
+            hint=f"one of {', '.join(NAMES)}, none",
+        )
+    if zero_point_bias is not None and not (is_integer(zero_point_bias) and zero_point_bias in (0, 1)):
+        raise InputError(
+            f"zero_point_bias is {zero_point_bias!r}",
+            found=zero_point_bias,
+            field="zero_point_bias",
+            rule="1 if stored zero points are z - 1, 0 if they are z, None as the config says",
+        )
 
 
 @contextmanager
@@ -304,9 +325,13 @@ def save_checkpoint(
         OutputError: the output exists, or cannot be written.
         InputError: a tensor that the container cannot hold, with advice.
     """
-    path = Path(path)
+    path = as_path(path)
+    named = as_mapping(tensors, "tensors", "names to tensors")
+    if metadata is not None:
+        as_mapping(metadata, "metadata", "keys to values")
     ready = {
-        k: v if isinstance(v, (BlockTensor, HurrayTensor)) else np.asarray(v) for k, v in tensors.items()
+        k: v if isinstance(v, (BlockTensor, HurrayTensor)) else as_array(v, f"tensors[{k!r}]")
+        for k, v in named.items()
     }
     with error_context(file=str(path)):
         if path.suffix == ".hrry":

@@ -230,7 +230,11 @@ class _Job:
         if scheme.is_mx and self.plan.target.kind == "hrry":
             least = 1 - scheme.value_exponent  # Hurray has no scale byte 0
         rule = self.item.rule
-        return quantize(x, scheme, axis=axis, rule=rule, threads=self.threads, min_scale_byte=least)
+        try:
+            return quantize(x, scheme, axis=axis, rule=rule, threads=self.threads, min_scale_byte=least)
+        except NonFiniteError as error:
+            error.hint = f"mend the source; --exclude '{self.item.name}' keeps the tensor as it is"
+            raise
 
     # ---- writing
 

@@ -145,7 +145,7 @@ def plan_quantize(
             else _quantize_item(target, info, scheme, chosen, out)
         )
     if faults and not leave_unfit:
-        raise unfit(faults, len(items))
+        raise unfit(faults, [item.name for item in items])
     if not leave_unfit:
         check_included(ckpt, {i.name: i.reason for i in items if i.action != "quantize"}, include, exclude)
     made = _provenance(ckpt, items, scheme, chosen, axis)

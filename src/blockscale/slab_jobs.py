@@ -156,4 +156,4 @@ def nonfinite_in(ckpt: Checkpoint, name: str, grid: BlockGrid, error: NonFiniteE
     if count == 0:
         return error
     index = tuple(int(i) for i in np.unravel_index(first, grid.shape))
-    return nonfinite_error(count, size, index, value)
+    return nonfinite_error(count, size, index, value, error.hint)

@@ -77,6 +77,7 @@ class HrryFile:
         except BaseException:
             self.close()
             raise
+        self.forget()  # descriptors lie between the data, and what was mapped with them is large
 
     def descriptor(self, name: str) -> TensorDescriptor:
         """The descriptor of a tensor; InputError if there is no such tensor."""
