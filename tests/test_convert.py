@@ -518,3 +518,41 @@ def test_more_than_one_dialect_lives_in_a_checkpoint(tmp_path: Path) -> None:
     with open_checkpoint(tmp_path / "out.hrry") as ckpt:
         names = {n: i.scheme.name for n, i in ckpt.infos.items() if i.scheme}
         assert names == {"mlp.experts.down_proj": "mxfp4", "q.weight": "mxfp8_e4m3"}
+
+
+def _asymmetric(folder: Path) -> Path:
+    """A folder with uint4 weights, the zero point of one block 0, and their original."""
+    x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    x[0, :32] = np.abs(x[0, :32])
+    bs.save(
+        folder / "s.hrry", {"l.up.weight": bs.quantize(x, "uint4"), "l.norm.weight": np.ones(64, np.float32)}
+    )
+    bs.save(folder / "plain.hrry", {"l.up.weight": x, "l.norm.weight": np.ones(64, np.float32)})
+    return folder
+
+
+def test_zero_points_of_0_make_gptq_v2(tmp_path: Path) -> None:
+    """v1 cannot say z = 0: known before anything is written, for conversions and for quantizing."""
+    made = _asymmetric(tmp_path)
+    (weight, _) = convert(made / "s.hrry", tmp_path / "out", "gptq")
+    assert weight.exact
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert config["checkpoint_format"] == "gptq_v2"
+    (weight, _) = convert(made / "s.hrry", tmp_path / "v1", "gptq", version="gptq")
+    assert weight.exact
+    assert weight.item.out.scheme is not None
+    assert weight.item.out.scheme.element.bits == 8  # twice as large
+    with open_checkpoint(made / "plain.hrry") as ckpt:
+        target = target_for(tmp_path / "new", "gptq", None, Options(), None)
+        plan = plan_quantize(ckpt, bs.scheme("uint4"), target=target)
+        assert "gptq_v2" in plan.notes[0]
+        run_plan(ckpt, plan)
+        asked = target_for(tmp_path / "old", "gptq", None, Options(None, {"version": "gptq"}), None)
+        with pytest.raises(BlockscaleError, match="--setting version=gptq_v2"):
+            plan_quantize(ckpt, bs.scheme("uint4"), target=asked)
+        assert not plan_quantize(ckpt, bs.scheme("int4"), target=asked).notes
+    with open_checkpoint(tmp_path / "new") as ckpt:
+        tensor = ckpt["l.up.weight"]
+        assert isinstance(tensor, bs.BlockTensor)
+        assert tensor.zero_points is not None
+        assert tensor.zero_points.min() == 0

@@ -34,6 +34,7 @@ LAYERS = (
         "target_bytes",
         "carry",
         "refusals",
+        "gptq_versions",
         "plan",
         "results",
         "manifest",

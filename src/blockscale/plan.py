@@ -12,6 +12,7 @@ from .blocks import block_grid
 from .carry import carry, output_metadata
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, error_context
+from .gptq_versions import GPTQ_V2_NOTE, gptq_for_zero_points, gptq_v2
 from .outputs import OutputLayout
 from .refusals import check_included, check_patterns, unconvertible, unfit
 from .rules import rule_for
@@ -73,12 +74,14 @@ class Plan:
         items: one per tensor, in the source's order.
         layout: everything about the output but its data.
         settings: what decides the bytes, for the record.
+        notes: what was decided for the user, one line each.
     """
 
     target: Target
     items: tuple[PlanItem, ...]
     layout: OutputLayout
     settings: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -124,6 +127,7 @@ def plan_quantize(
     """
     target = target or Target("hrry", Path("out.hrry"))
     chosen = str(rule_for(scheme, rule))
+    target, notes = gptq_for_zero_points(target, scheme)
     check_patterns(ckpt, include, "include")
     check_patterns(ckpt, exclude, "exclude")
     items: list[PlanItem] = []
@@ -150,14 +154,15 @@ def plan_quantize(
         check_included(ckpt, {i.name: i.reason for i in items if i.action != "quantize"}, include, exclude)
     made = _provenance(ckpt, items, scheme, chosen, axis)
     settings = {"verb": "quantize", "scheme": scheme.describe(), "rule": chosen, "axis": axis}
-    return _finished(ckpt, target, items, made, settings, chosen)
+    return _finished(ckpt, target, items, made, settings, chosen, notes)
 
 
 def plan_convert(ckpt: Checkpoint, target: Target, *, exact: bool = False) -> Plan:
     """Plan a conversion: every tensor keeps its values where the target can hold them.
 
     Whether it can may depend on the data (a minimum that is a multiple of its scale, a scale that fits
-    float16), so quantized tensors that change their scheme are read once here.
+    float16), so quantized tensors that change their scheme are read once here. GPTQ is written as gptq_v2
+    where v1, which cannot say z = 0, would change more values or take wider codes; not if v1 is asked for.
 
     Args:
         ckpt: the source.
@@ -167,7 +172,35 @@ def plan_convert(ckpt: Checkpoint, target: Target, *, exact: bool = False) -> Pl
     Raises:
         InputError: tensors that the target cannot hold, or with `exact`, not exactly; all are named.
     """
-    items = []
+    items, faults = _carry_all(ckpt, target, exact=exact)
+    notes: tuple[str, ...] = ()
+    other = gptq_v2(target)
+    if other is not None and _lost_zero_points(ckpt, items, faults):
+        again = _carry_all(ckpt, other, exact=exact)
+        if _cost(*again) < _cost(items, faults):
+            (items, faults), target, notes = again, other, (GPTQ_V2_NOTE,)
+    if faults:
+        raise unconvertible(faults, len(ckpt.infos), target)
+    return _finished(ckpt, target, items, {}, {"verb": "convert", "exact": exact}, "", notes)
+
+
+def _lost_zero_points(ckpt: Checkpoint, items: Sequence[PlanItem], faults: Sequence[BlockscaleError]) -> bool:
+    """Whether weights with zero points change, or take another scheme for them."""
+    names = [i.name for i in items if i.out.scheme != ckpt.info(i.name).scheme]
+    rows = (ckpt.info(name).scheme for name in [*names, *(str(e.tensor) for e in faults)])
+    return any(row is not None and row.offset == "zero_point" for row in rows)
+
+
+def _cost(items: Sequence[PlanItem], faults: Sequence[BlockscaleError]) -> tuple[int, int, int]:
+    changed = sum(item.action == "recode" for item in items)
+    return len(faults), changed, sum(item.nbytes_out for item in items)
+
+
+def _carry_all(
+    ckpt: Checkpoint, target: Target, *, exact: bool
+) -> tuple[list[PlanItem], list[BlockscaleError]]:
+    """What becomes of each tensor, and those that do not go over."""
+    items: list[PlanItem] = []
     faults: list[BlockscaleError] = []
     for info in ckpt.infos.values():
         try:
@@ -179,9 +212,7 @@ def plan_convert(ckpt: Checkpoint, target: Target, *, exact: bool = False) -> Pl
         except BlockscaleError as error:
             error.tensor = error.tensor or info.name
             faults.append(error)
-    if faults:
-        raise unconvertible(faults, len(ckpt.infos), target)
-    return _finished(ckpt, target, items, {}, {"verb": "convert", "exact": exact}, "")
+    return items, faults
 
 
 def _finished(
@@ -191,12 +222,13 @@ def _finished(
     made: Mapping[str, object],
     settings: dict[str, Any],
     rule: str,
+    notes: tuple[str, ...],
 ) -> Plan:
     outs = [item.out for item in items]
     metadata = output_metadata(ckpt, target, outs, made)
     layout = plan_output(target, outs, metadata, ckpt.reading, rule)
     settings |= {"target": target.kind, "version": __version__, "tensors": len(items)}
-    return Plan(target, tuple(items), layout, settings)
+    return Plan(target, tuple(items), layout, settings, notes)
 
 
 def _provenance(

@@ -29,7 +29,10 @@ def print_plan(ckpt: Checkpoint, plan: Plan) -> None:
     for line in ckpt.reading.problems:
         say(f"  note: {printable(line)}")
     shards = f" in {len(plan.layout.files)} shards" if len(plan.layout.files) > 1 else ""
-    say(f"output    {plan.target.kind}, {plan.size:,} bytes ({show_bytes(plan.size)}){shards}\n")
+    say(f"output    {plan.target.kind}, {plan.size:,} bytes ({show_bytes(plan.size)}){shards}")
+    for line in plan.notes:
+        say(f"  note: {line}")
+    say()
 
 
 def print_results(ckpt: Checkpoint, results: Sequence[TensorResult], *, done: bool, show_all: bool) -> None:
@@ -122,6 +125,7 @@ def document(
             "path": str(plan.target.path),
             "kind": plan.target.kind,
             "nbytes": plan.size,
+            "notes": list(plan.notes),
             "files": [f.name for f in plan.layout.files] + list(plan.layout.extras),
             "written": seconds is not None,
             "seconds": seconds,

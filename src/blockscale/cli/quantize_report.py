@@ -70,7 +70,10 @@ def print_plan(ckpt: Checkpoint, plan: Plan, scheme: Scheme, axis: int) -> None:
         say(f"          note: nothing is quantized, the output holds the same tensors{way}")
     say(f"keep      {_total(kept)}")
     share = f", {100 * plan.size / source:.1f}% of the source" if source else ""
-    say(f"output    {plan.size:,} bytes ({show_bytes(plan.size)}){share}\n")
+    say(f"output    {plan.size:,} bytes ({show_bytes(plan.size)}){share}")
+    for line in plan.notes:
+        say(f"          note: {line}")
+    say()
 
 
 def print_results(results: Sequence[TensorResult], *, show_all: bool) -> None:
@@ -170,6 +173,7 @@ def document(
         "output": {
             "path": None if target is None else str(target),
             "nbytes": plan.size,
+            "notes": list(plan.notes),
             "written": seconds is not None,
             "seconds": seconds,
         },
