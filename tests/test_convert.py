@@ -18,12 +18,16 @@ from blockscale.checkpoint import open_checkpoint, save_checkpoint
 from blockscale.containers.gguf import GgufFile
 from blockscale.dialects import ggml
 from blockscale.dialects.base import Options
+from blockscale.elements import ELEMENTS
 from blockscale.errors import BlockscaleError, ContainerError, FormatError, InputError, OutputError
+from blockscale.hurray import BufferHandle, HurrayTensor, PerChannelAffine, TensorDescriptor
 from blockscale.manifest import manifest_bytes
 from blockscale.outputs import MANIFEST
 from blockscale.pipeline import run_plan
 from blockscale.plan import plan_quantize
+from blockscale.sources import HrrySource
 from blockscale.targets import KINDS, target_for
+from blockscale.verify import verify_file
 from convert_files import READABLE, WRITABLE, contents, convert, plan_for, same_bits, values
 from safetensors_files import names_in
 from word_files import make_layer
@@ -556,3 +560,33 @@ def test_zero_points_of_0_make_gptq_v2(tmp_path: Path) -> None:
         assert isinstance(tensor, bs.BlockTensor)
         assert tensor.zero_points is not None
         assert tensor.zero_points.min() == 0
+
+
+def _per_channel() -> HurrayTensor:
+    """A tensor of a scheme that has no BlockTensor: its bytes go from file to file as they are."""
+    parts = (np.zeros(12, np.uint8), np.ones(4, np.float32).view(np.uint8))
+    handles = tuple(BufferHandle(part.size, 64) for part in parts)
+    scheme = PerChannelAffine(1, 1)
+    return HurrayTensor(TensorDescriptor(ELEMENTS["int8"].tag, (3, 4), handles, quantization=scheme), parts)
+
+
+@pytest.mark.parametrize("suffix", ["hrry", "gguf"])
+@pytest.mark.parametrize("scheme", ["q8_0", "mxfp4", "per channel"])
+def test_broken_values_are_not_passed_on(tmp_path: Path, scheme: str, suffix: str) -> None:
+    """A .hrry source whose scales no rule allows: refused before anything is written, the tensor named."""
+    source, out = tmp_path / "s.hrry", tmp_path / f"o.{suffix}"
+    if scheme == "per channel":
+        value: Any = _per_channel()
+    else:
+        value = bs.quantize(np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32), scheme)
+    bs.save(source, {"fine.weight": np.ones((2, 32), np.float32), "bad.weight": value})
+    with open_checkpoint(source) as ckpt:
+        assert isinstance(ckpt._source, HrrySource)
+        at = ckpt._source.file.entries["bad.weight"].buffer_offsets[1]
+    data = bytearray(source.read_bytes())
+    data[at : at + 4] = bytes(4)  # scales of zero; E8M0 bytes of zero
+    source.write_bytes(data)
+    assert verify_file(source).violations
+    with pytest.raises(BlockscaleError, match=r"bad\.weight.*(zero|0x00)"):
+        convert(source, out)
+    assert not list(tmp_path.glob("o.*"))

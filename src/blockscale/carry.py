@@ -50,6 +50,7 @@ def carry(ckpt: Checkpoint, info: TensorInfo, target: Target) -> Carried:
     Raises:
         BlockscaleError: the target cannot hold it.
     """
+    ckpt.check_values(info.name)  # what `verify` rejects is not passed on
     if target.kind == "gguf" and ckpt.kind == "gguf":
         dtype = ckpt.plain_dtype(info.name)
         return Carried(

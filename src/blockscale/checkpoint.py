@@ -130,6 +130,16 @@ class Checkpoint(Mapping[str, Tensor]):
         with error_context(file=str(self.path), tensor=name):
             return self._source.rows(name, start, stop)
 
+    def check_values(self, name: str) -> None:
+        """Refuse a tensor of a `.hrry` file whose scales or zero points break a rule; reads only these.
+
+        Raises:
+            DescriptorError: such a value.
+        """
+        self.info(name)
+        if isinstance(self._source, HrrySource):
+            self._source.file.check_values(name)
+
     def boxes(self, name: str) -> BoxReader | None:
         """A function that reads boxes of a block-scaled tensor, one slice per dimension, into new memory.
 

@@ -19,7 +19,7 @@ from ..hurray.descriptor import TensorDescriptor
 from ..hurray.filemap import FileMap, IndexEntry
 from ..hurray.geometry import DYNAMIC
 from ..hurray.layouts import ROW_MAJOR
-from ..hurray.tensors import Tensor, decode_tensor
+from ..hurray.tensors import Tensor, decode_tensor, validate_values
 from .base import forget_pages, read_exactly
 from .hrry_index import (
     HrryEntry,
@@ -106,6 +106,18 @@ class HrryFile:
         buffers = [self.buffer(name, i) for i in range(len(entry.descriptor.buffers))]
         with error_context(file=str(self.path), tensor=name):
             return decode_tensor(entry.descriptor, buffers, permissive=self.permissive)
+
+    def check_values(self, name: str) -> None:
+        """Check what only the data of a tensor tell: scales and zero points, E8M0 bytes of a plain one.
+
+        Raises:
+            InputError: there is no such tensor.
+            DescriptorError: a value that its scheme forbids.
+        """
+        entry = self._entry(name)
+        buffers = [self.buffer(name, i) for i in range(len(entry.descriptor.buffers))]
+        with error_context(file=str(self.path), tensor=name):
+            validate_values(entry.descriptor, buffers, permissive=self.permissive)
 
     def boxes(self, name: str) -> BoxReader | None:
         """A function that reads boxes of a block-scaled tensor (see `hurray.box_reader`), or None."""
