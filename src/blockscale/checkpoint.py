@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from .arguments import as_array, as_mapping, as_path, is_integer, is_one_of
-from .containers.hrry import write_hrry
-from .containers.safetensors import write_safetensors
+from .arguments import as_mapping, as_path, is_integer, is_one_of
 from .dialects import NAMES, check_settings
 from .dialects.base import Options
 from .errors import InputError, MissingTensorError, SchemeError, UnsupportedError, error_context
-from .hurray import BoxReader, HurrayTensor, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
-from .sources import HrrySource, Reading, Source, TensorInfo, open_source
+from .hurray import BoxReader, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
+from .saving import save_checkpoint
+from .sources import HrrySource, Reading, Source, TensorInfo, open_source, without_collection
 from .tensor import BlockTensor
 
 __all__ = ["Checkpoint", "Tensor", "TensorInfo", "open_checkpoint", "save_checkpoint"]
@@ -280,7 +277,7 @@ def open_checkpoint(
     check_settings(options.settings)
     _check_forced(dialect, zero_point_bias)
     asked = {"dialect": dialect, "zero_point_bias": zero_point_bias, "settings": options.settings}
-    with error_context(file=str(path)), _no_collection():
+    with error_context(file=str(path)), without_collection():
         source = open_source(path, permissive=permissive, options=options, forced=dialect)
         return Checkpoint(path, source, asked)
 
@@ -300,68 +297,3 @@ def _check_forced(dialect: str | None, zero_point_bias: int | None) -> None:
             field="zero_point_bias",
             rule="1 if stored zero points are z - 1, 0 if they are z, None as the config says",
         )
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without the garbage collector, which takes half of the time that an index of 100,000 tensors needs."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def save_checkpoint(
-    path: str | os.PathLike[str],
-    tensors: Mapping[str, ArrayLike | BlockTensor | HurrayTensor],
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-) -> None:
-    """Save named tensors; the container is told by the suffix, `.hrry` or `.safetensors`.
-
-    The file appears under its name only when it is whole.
-
-    Args:
-        path: the output.
-        tensors: name to array, BlockTensor or HurrayTensor; safetensors takes arrays only.
-        metadata: key-value metadata; strings only for safetensors.
-        overwrite: replace an existing file.
-
-    Raises:
-        OutputError: the output exists, or cannot be written.
-        InputError: a tensor that the container cannot hold, with advice.
-    """
-    path = as_path(path)
-    named = as_mapping(tensors, "tensors", "names to tensors")
-    if metadata is not None:
-        as_mapping(metadata, "metadata", "keys to values")
-    ready = {
-        k: v if isinstance(v, (BlockTensor, HurrayTensor)) else as_array(v, f"tensors[{k!r}]")
-        for k, v in named.items()
-    }
-    with error_context(file=str(path)):
-        if path.suffix == ".hrry":
-            write_hrry(path, ready, metadata=metadata, overwrite=overwrite)
-        elif path.suffix == ".safetensors":
-            write_safetensors(path, _arrays_only(ready), metadata=metadata, overwrite=overwrite)
-        else:
-            raise InputError(
-                f"unknown kind of output {path.suffix!r}", found=path.suffix, hint=".hrry or .safetensors"
-            )
-
-
-def _arrays_only(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    arrays = {}
-    for name, value in tensors.items():
-        if not isinstance(value, np.ndarray):
-            raise InputError(
-                "safetensors holds plain arrays, and this tensor is quantized",
-                tensor=name,
-                hint="save to .hrry, or save w.dequantize()",
-            )
-        arrays[name] = value
-    return arrays

@@ -14,34 +14,16 @@ from numpy.typing import NDArray
 from .blocks import BlockGrid
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, SchemeError
-from .metrics import ErrorSums, TensorError, block_squares, sum_errors
+from .metrics import ErrorSums, TensorError, sum_errors
 from .native import thread_count
 from .slabs import Slab, block_reader, slab_reader, split_slabs
+from .spread import PartErrors, Spread, block_squares
 from .tensor import BlockTensor
 
 PARTS = ("block", "channel")
-QUANTILES = (0.0, 0.01, 0.5, 0.99, 1.0)
-_WORST = 5
 _FORGET_AFTER = 32  # slabs
 _T = TypeVar("_T")
 SlabReader = Callable[[Slab], NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class PartErrors:
-    """How the error spreads over the blocks or channels of a tensor.
-
-    Attributes:
-        per: `block` or `channel` (a line along the axis).
-        count: how many there are.
-        sqnr_db: SQNR that the shares `QUANTILES` of them do not exceed: the worst, 1 %, median, 99 %, best.
-        worst: index (at the tensor's rank; without the axis for channels) and SQNR of the worst ones.
-    """
-
-    per: str
-    count: int
-    sqnr_db: tuple[float, ...]
-    worst: tuple[tuple[tuple[int, ...], float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +162,7 @@ def _compare_tensor(
         sums = sum(_forgetting(run(job.sums, slabs), a, b), ErrorSums())
         if per is None or grid is None or isinstance(job, _PlainJob):
             return TensorComparison(info_a, info_b, sums)
-        spread = _Spread(per, grid)
+        spread = Spread(per, grid)
         for slab, part in zip(slabs, _forgetting(run(job.block_sums, slabs), a, b), strict=True):
             spread.add(slab, part)
     return TensorComparison(info_a, info_b, sums, spread.errors())
@@ -235,66 +217,3 @@ class _BlockJob:
         """Squared errors and squared originals of each block: `(2, rows, blocks_per_row)`."""
         part = self.read_b(slab)
         return block_squares(self.read_a(slab), part.dequantize(threads=1), part.grid)
-
-
-class _Spread:
-    """SQNR per block or channel, filled slab by slab: blocks lie in one slab, channels may lie in several."""
-
-    def __init__(self, per: str, grid: BlockGrid) -> None:
-        self.per = per
-        self.grid = grid
-        self.worst: list[tuple[float, int]] = []
-        self._done = 0
-        self._sqnr = np.empty(grid.n_blocks if per == "block" else 0)
-        self._sums = np.zeros((2, *grid.outer_shape) if per == "channel" else (2, 0))
-
-    def add(self, slab: Slab, sums: NDArray[np.float64]) -> None:
-        """Add the sums per block of a slab, `(2, rows, blocks)`: of the squared errors and originals."""
-        grid, part = self.grid, slab[self.grid.axis]
-        outer = slab[: grid.axis] + slab[grid.axis + 1 :]
-        shape = tuple(p.stop - p.start for p in outer)
-        if self.per == "channel":
-            self._sums[(slice(0, 2), *outer)] += sums.sum(axis=-1).reshape(2, *shape)
-            return
-        sqnr = _sqnr(*sums).reshape(-1)
-        self._sqnr[self._done : self._done + sqnr.size] = sqnr
-        self._done += sqnr.size
-        begin = (*(p.start for p in outer), part.start // grid.block_size)
-        self._keep_worst(sqnr, (*shape, sums.shape[-1]), begin)
-
-    def _keep_worst(self, sqnr: NDArray[np.float64], shape: tuple[int, ...], begin: tuple[int, ...]) -> None:
-        """Keep the worst so far, with their place among all; the axis is the last of `shape` and `begin`."""
-        whole = (*self.grid.outer_shape, self.grid.blocks_per_row)[: len(shape)]
-        near = np.argpartition(sqnr, _WORST - 1)[:_WORST] if sqnr.size > _WORST else np.arange(sqnr.size)
-        for i in near[np.isfinite(sqnr[near])]:
-            at = tuple(int(a) + b for a, b in zip(np.unravel_index(i, shape), begin, strict=True))
-            self.worst.append((float(sqnr[i]), int(np.ravel_multi_index(at, whole)) if whole else 0))
-        self.worst = sorted(self.worst)[:_WORST]
-
-    def errors(self) -> PartErrors:
-        """The summary."""
-        grid, flat = self.grid, self._sqnr
-        shape = (*grid.outer_shape, grid.blocks_per_row) if self.per == "block" else grid.outer_shape
-        if self.per == "channel":
-            flat = _sqnr(*self._sums).reshape(-1)
-            self._keep_worst(flat, grid.outer_shape, (0,) * len(grid.outer_shape))
-        last = flat.size - 1
-        if last < 0:
-            return PartErrors(self.per, 0, (), ())
-        at = [round(q * last) for q in QUANTILES]
-        flat.partition(sorted(set(at)))
-        worst = tuple((self._index(np.unravel_index(i, shape)), value) for value, i in self.worst)
-        return PartErrors(self.per, flat.size, tuple(float(flat[i]) for i in at), worst)
-
-    def _index(self, index: tuple[Any, ...]) -> tuple[int, ...]:
-        """An index with the axis last, as one of the tensor's order."""
-        numbers = [int(n) for n in index]
-        if self.per == "block":
-            numbers.insert(self.grid.axis, numbers.pop())
-        return tuple(numbers)
-
-
-def _sqnr(error: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(error > 0, error / reference, 0.0)
-        return np.asarray(-10 * np.log10(relative))

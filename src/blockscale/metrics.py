@@ -212,28 +212,6 @@ def _count_saturated(
     return int(count)
 
 
-def block_squares(reference: NDArray[Any], decoded: NDArray[Any], grid: BlockGrid) -> NDArray[np.float64]:
-    """Sums of the squared errors and of the squared originals of each block, in little memory.
-
-    Returns:
-        float64 `(2, rows, blocks_per_row)`.
-    """
-    rows, size, blocks = grid.rows, grid.block_size, grid.blocks_per_row
-    x_rows, y_rows = (np.moveaxis(v, grid.axis, -1).reshape(rows, grid.length) for v in (reference, decoded))
-    out = np.empty((2, rows, blocks))
-    columns = max(1, min(blocks, _CHUNK_ELEMENTS // size))
-    step = max(1, _CHUNK_ELEMENTS // (columns * size))
-    for top, left in product(range(0, rows, step), range(0, blocks, columns)):
-        part = (slice(top, top + step), slice(left * size, (left + columns) * size))
-        x, y = x_rows[part].astype(np.float64), y_rows[part].astype(np.float64)
-        x, y = (np.pad(v, ((0, 0), (0, -v.shape[1] % size))) for v in (x, y))
-        x, y = (v.reshape(len(v), -1, size) for v in (x, y))
-        with np.errstate(invalid="ignore", over="ignore"):
-            for i, v in enumerate((x - y, x)):
-                out[i, part[0], left : left + columns] = np.einsum("rbk,rbk->rb", v, v)
-    return out
-
-
 def block_sums(
     reference: NDArray[Any],
     decoded: NDArray[Any],

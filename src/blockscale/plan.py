@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from .carry import carry, output_metadata
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, error_context
 from .gptq_versions import GPTQ_V2_NOTE, gptq_for_zero_points, gptq_v2
+from .keep import QUANTIZED_BEFORE, is_kept_by_dialect, reason_to_keep
 from .outputs import OutputLayout
 from .refusals import check_included, check_patterns, unconvertible, unfit
 from .rules import rule_for
@@ -20,16 +20,6 @@ from .schemes import Scheme
 from .target_layout import plan_output
 from .targets import OutputTensor, Target, check_tensor, stored_bytes
 from .version import __version__
-
-# Names that are left alone by default whatever their rank: not the weights of a matmul.
-_KEPT_WORDS = ("norm", "bias")
-QUANTIZED_BEFORE = "already quantized"
-# What the consumers of a dialect expect to find unquantized.
-_KEPT_BY_DIALECT = {
-    "gptq": ("embed", "wte", "lm_head"),
-    "awq": ("embed", "wte", "lm_head"),
-    "compressed-tensors": ("embed", "wte"),
-}
 
 Action = Literal["quantize", "keep", "recode"]
 
@@ -133,8 +123,8 @@ def plan_quantize(
     items: list[PlanItem] = []
     faults: list[BlockscaleError] = []
     for info in ckpt.infos.values():
-        reason = _reason_to_keep(ckpt, info, include, exclude, requantize=requantize)
-        if not reason and not include and _is_kept_by_dialect(target, info.name):
+        reason = reason_to_keep(ckpt, info, include, exclude, requantize=requantize)
+        if not reason and not include and is_kept_by_dialect(target, info.name):
             reason = f"consumers of {target.kind} expect it unquantized"
         out = None
         if not reason:
@@ -248,39 +238,6 @@ def _provenance(
     if any(item.reason == QUANTIZED_BEFORE for item in items):
         made = {key: f"{new}; kept tensors: {ckpt.metadata.get(key, 'unknown')}" for key, new in made.items()}
     return {"blockscale.version": __version__, **made}
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, p) for p in patterns)
-
-
-def _reason_to_keep(
-    ckpt: Checkpoint,
-    info: TensorInfo,
-    include: Sequence[str],
-    exclude: Sequence[str],
-    *,
-    requantize: bool,
-) -> str:
-    if _matches(info.name, exclude):
-        return "excluded"
-    if info.quantization and not requantize:
-        return QUANTIZED_BEFORE
-    if include and not _matches(info.name, include):
-        return "not included"
-    if not info.quantization and (not info.is_float or ckpt.plain_dtype(info.name) is None):
-        return f"{info.dtype} is not a floating-point weight"
-    if include:
-        return ""
-    words = info.name.lower().split(".")[-2:]
-    if any(kept in word for word in words for kept in _KEPT_WORDS):
-        return "a norm or bias"
-    return "" if len(info.shape) in (2, 3) else f"rank {len(info.shape)}"
-
-
-def _is_kept_by_dialect(target: Target, name: str) -> bool:
-    words = name.lower().split(".")[-3:]
-    return any(kept in word for word in words for kept in _KEPT_BY_DIALECT.get(target.kind, ()))
 
 
 def _quantized(target: Target, info: TensorInfo, scheme: Scheme, axis: int) -> OutputTensor:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..checkpoint import Checkpoint
-from ..compare import QUANTILES, Comparison, PartErrors, TensorComparison
+from ..compare import Comparison, TensorComparison
 from ..metrics import ErrorSums
+from ..spread import QUANTILES, PartErrors
 from .names import group_rows
 from .output import Column, print_table, say
 from .text import printable, show_count, show_db, show_number, show_range, show_shape, show_share

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import Checkpoint
-from ..plan import QUANTIZED_BEFORE, Plan, PlanItem
+from ..keep import QUANTIZED_BEFORE
+from ..plan import Plan, PlanItem
 from ..results import TensorResult
 from ..schemes import Scheme
 from ..tensor import QuantizeReport

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ..blocks import MAX_RANK
 from ..errors import DescriptorError, InputError
-from .checks import descriptor_violations
+from .checks import descriptor_violations, overrun, truncated
 from .layouts import ROW_MAJOR, Layout, is_known_layout, read_layout
 from .quantization import Quantization, UnknownQuantization
 from .quantization_reader import read_quantization, too_short
@@ -230,24 +230,14 @@ def find_violations(data: bytes) -> list[DescriptorError]:
         return [error]
 
 
-def _overrun(field: str, offset: int, needed: int, there: int) -> DescriptorError:
-    message = f"{needed} bytes are needed, {there} are left before descriptor_length"
-    return broken("H3", message, field=field, offset=offset, found=there)
-
-
-def _truncated(field: str, offset: int, needed: int, there: int) -> DescriptorError:
-    message = f"the descriptor is cut off: {needed} bytes are needed, {there} are there"
-    return broken("H2", message, field=field, offset=offset, found=there)
-
-
 def _read_descriptor(data: bytes) -> TensorDescriptor:
     if data[:4] != MAGIC:
         message = f"the magic is {data[:4]!r}"
         raise broken("H1", message, field="magic", offset=0, found=data[:4])
-    header = Cursor(data, _truncated)
+    header = Cursor(data, truncated)
     _, major, minor, length, flags, type_tag, layout_tag, rank = header.unpack(_HEADER, "header")
     _check_header(len(data), major, length, flags, rank)
-    cursor = Cursor(data, _overrun, start=HEADER_SIZE, end=length)
+    cursor = Cursor(data, overrun, start=HEADER_SIZE, end=length)
     for tag, field, offset in ((type_tag, "type_tag", 14), (layout_tag, "layout_tag", 15)):
         if tag in (0x00, 0xFF):
             raise broken("H8", f"{field} is 0x{tag:02X}", field=field, offset=offset, found=tag)
