@@ -131,6 +131,26 @@ int32_t choose_scale_mse(int32_t isa, Doubles x, nb::tuple spec_tuple, int32_t s
                                      headroom);
 }
 
+void rewrite_minimums(int32_t isa, In packed, In scales, In minimums, nb::tuple spec_tuple, int64_t begin,
+                      int64_t end, Out codes, Out new_scales, Out zero_points) {
+  need(spec_tuple.size() == 3, "a specification of minimums has three entries");
+  const MinimumSpec spec{nb::cast<int32_t>(spec_tuple[0]), nb::cast<int32_t>(spec_tuple[1]),
+                         nb::cast<int64_t>(spec_tuple[2])};
+  const int64_t blocks = static_cast<int64_t>(scales.size()) / 2, n = spec.block_size;
+  need((spec.bits == 4 || spec.bits == 8) && spec.largest_k >= 1 && spec.largest_k <= 255, "specification");
+  need(n >= 2 && n % 2 == 0 && 0 <= begin && begin <= end && end <= blocks, "range of blocks");
+  need(static_cast<int64_t>(packed.size()) == blocks * n * spec.bits / 8, "size of packed");
+  need(scales.size() % 2 == 0 && minimums.size() == scales.size(), "size of minimums");
+  need(static_cast<int64_t>(codes.size()) == blocks * n, "size of codes");
+  need(static_cast<int64_t>(new_scales.size()) == blocks * 4, "size of scales");
+  need(static_cast<int64_t>(zero_points.size()) == blocks * 4, "size of zero points");
+  const KernelTable& kernels = table(isa);
+  nb::gil_scoped_release release;
+  kernels.rewrite_minimums(spec, packed.data(), scales.data(), minimums.data(), begin, end, codes.data(),
+                           reinterpret_cast<float*>(new_scales.data()),
+                           reinterpret_cast<int32_t*>(zero_points.data()));
+}
+
 }  // namespace
 
 NB_MODULE(_kernels, m) {
@@ -150,5 +170,7 @@ NB_MODULE(_kernels, m) {
   m.def("dequantize", &dequantize, "isa"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a,
         "values"_a, "out"_a);
   m.def("choose_scale_mse", &choose_scale_mse, "isa"_a, "x"_a, "spec"_a, "span"_a, "headroom"_a);
+  m.def("rewrite_minimums", &rewrite_minimums, "isa"_a, "packed"_a, "scales"_a, "minimums"_a, "spec"_a, "begin"_a,
+        "end"_a, "codes"_a, "new_scales"_a, "zero_points"_a);
   blockscale::bind_linear(m);
 }

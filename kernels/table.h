@@ -40,6 +40,13 @@ struct AffineSpec {
   int32_t include_zero, positive;
 };
 
+// Codes with minimums that get zero points instead; see minimum.inl.h.
+struct MinimumSpec {
+  int32_t bits;                 // of the old codes: 4 or 8
+  int32_t largest_k;            // new codes are up to this many times the old ones
+  int64_t block_size;           // even
+};
+
 struct DecodeSpec {
   int32_t bits;
   int32_t family;               // 0 MX, 1 affine
@@ -90,6 +97,9 @@ struct KernelTable {
                         int64_t block_size, void* out);
   // The byte of one block by least squared error among base - span .. base + headroom.
   int32_t (*choose_scale_mse)(const double* x, int64_t n, const MxSpec&, int32_t span, int32_t headroom);
+  // Blocks [begin, end). scales, minimums: float16 per block. codes: (blocks, block_size) bytes.
+  void (*rewrite_minimums)(const MinimumSpec&, const uint8_t* packed, const void* scales, const void* minimums,
+                           int64_t begin, int64_t end, uint8_t* codes, float* new_scales, int32_t* zero_points);
   // out[i, n] = a_i . w_n for n_begin <= n < n_end. a: (rows, a_stride), a_stride a multiple of 16, zeros past
   // the length. Both return false if memory ran out.
   bool (*linear_float)(const LinearSpec&, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,

@@ -28,6 +28,7 @@ namespace {
 #include "affine_fast.inl.h"
 #include "dequantize.inl.h"
 #include "dequantize_fast.inl.h"
+#include "minimum.inl.h"
 namespace matmul {
 #include "linear_float.inl.h"
 #include "linear_int8.inl.h"
@@ -44,7 +45,7 @@ namespace matmul {
 extern const KernelTable BLOCKSCALE_TABLE(BLOCKSCALE_ISA);
 const KernelTable BLOCKSCALE_TABLE(BLOCKSCALE_ISA) = {
     BLOCKSCALE_TEXT(BLOCKSCALE_ISA), quantize_mx, quantize_affine, dequantize, choose_scale_mse,
-    matmul::linear_float, matmul::linear_int8, matmul::activations_int8,
+    rewrite_minimums, matmul::linear_float, matmul::linear_int8, matmul::activations_int8,
 };
 
 }  // namespace blockscale

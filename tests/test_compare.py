@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 import blockscale as bs
 from blockscale.checkpoint import open_checkpoint, save_checkpoint
-from blockscale.compare import QUANTILES, Comparison, compare_checkpoints
+from blockscale.compare import Comparison, compare_checkpoints
 from blockscale.errors import InputError, SchemeError
 from blockscale.metrics import ErrorSums, sum_errors
 from blockscale.slabs import cut_block_tensor, slab_shape, split_slabs
+from blockscale.spread import QUANTILES
 
 RNG = np.random.default_rng(5)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from blockscale.checkpoint import open_checkpoint, save_checkpoint
 from blockscale.containers.gguf import GgufFile
 from blockscale.dialects import ggml
 from blockscale.dialects.base import Options
+from blockscale.elements import ELEMENTS
 from blockscale.errors import BlockscaleError, ContainerError, FormatError, InputError, OutputError
+from blockscale.hurray import BufferHandle, HurrayTensor, PerChannelAffine, TensorDescriptor
 from blockscale.manifest import manifest_bytes
 from blockscale.outputs import MANIFEST
 from blockscale.pipeline import run_plan
 from blockscale.plan import plan_quantize
+from blockscale.sources import HrrySource
 from blockscale.targets import KINDS, target_for
+from blockscale.verify import verify_file
 from convert_files import READABLE, WRITABLE, contents, convert, plan_for, same_bits, values
 from safetensors_files import names_in
 from word_files import make_layer
@@ -331,7 +336,7 @@ def test_scale_bytes_that_hrry_does_not_have(tmp_path: Path) -> None:
     made = toys.folder(tmp_path / "src", parts)
     (result,) = convert(made, tmp_path / "out.hrry")
     assert not result.exact
-    assert "2 scale bytes are below 1" in result.item.reason
+    assert re.match(r"2 of \d+ scale bytes are below 1,", result.item.reason)
     assert 0 < result.largest_error < 2.0**-126
     with pytest.raises(InputError, match="below 1"):
         convert(made, tmp_path / "exact.hrry", exact=True)
@@ -517,3 +522,71 @@ def test_more_than_one_dialect_lives_in_a_checkpoint(tmp_path: Path) -> None:
     with open_checkpoint(tmp_path / "out.hrry") as ckpt:
         names = {n: i.scheme.name for n, i in ckpt.infos.items() if i.scheme}
         assert names == {"mlp.experts.down_proj": "mxfp4", "q.weight": "mxfp8_e4m3"}
+
+
+def _asymmetric(folder: Path) -> Path:
+    """A folder with uint4 weights, the zero point of one block 0, and their original."""
+    x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    x[0, :32] = np.abs(x[0, :32])
+    bs.save(
+        folder / "s.hrry", {"l.up.weight": bs.quantize(x, "uint4"), "l.norm.weight": np.ones(64, np.float32)}
+    )
+    bs.save(folder / "plain.hrry", {"l.up.weight": x, "l.norm.weight": np.ones(64, np.float32)})
+    return folder
+
+
+def test_zero_points_of_0_make_gptq_v2(tmp_path: Path) -> None:
+    """v1 cannot say z = 0: known before anything is written, for conversions and for quantizing."""
+    made = _asymmetric(tmp_path)
+    (weight, _) = convert(made / "s.hrry", tmp_path / "out", "gptq")
+    assert weight.exact
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert config["checkpoint_format"] == "gptq_v2"
+    (weight, _) = convert(made / "s.hrry", tmp_path / "v1", "gptq", version="gptq")
+    assert weight.exact
+    assert weight.item.out.scheme is not None
+    assert weight.item.out.scheme.element.bits == 8  # twice as large
+    with open_checkpoint(made / "plain.hrry") as ckpt:
+        target = target_for(tmp_path / "new", "gptq", None, Options(), None)
+        plan = plan_quantize(ckpt, bs.scheme("uint4"), target=target)
+        assert "gptq_v2" in plan.notes[0]
+        run_plan(ckpt, plan)
+        asked = target_for(tmp_path / "old", "gptq", None, Options(None, {"version": "gptq"}), None)
+        with pytest.raises(BlockscaleError, match="--setting version=gptq_v2"):
+            plan_quantize(ckpt, bs.scheme("uint4"), target=asked)
+        assert not plan_quantize(ckpt, bs.scheme("int4"), target=asked).notes
+    with open_checkpoint(tmp_path / "new") as ckpt:
+        tensor = ckpt["l.up.weight"]
+        assert isinstance(tensor, bs.BlockTensor)
+        assert tensor.zero_points is not None
+        assert tensor.zero_points.min() == 0
+
+
+def _per_channel() -> HurrayTensor:
+    """A tensor of a scheme that has no BlockTensor: its bytes go from file to file as they are."""
+    parts = (np.zeros(12, np.uint8), np.ones(4, np.float32).view(np.uint8))
+    handles = tuple(BufferHandle(part.size, 64) for part in parts)
+    scheme = PerChannelAffine(1, 1)
+    return HurrayTensor(TensorDescriptor(ELEMENTS["int8"].tag, (3, 4), handles, quantization=scheme), parts)
+
+
+@pytest.mark.parametrize("suffix", ["hrry", "gguf"])
+@pytest.mark.parametrize("scheme", ["q8_0", "mxfp4", "per channel"])
+def test_broken_values_are_not_passed_on(tmp_path: Path, scheme: str, suffix: str) -> None:
+    """A .hrry source whose scales no rule allows: refused before anything is written, the tensor named."""
+    source, out = tmp_path / "s.hrry", tmp_path / f"o.{suffix}"
+    if scheme == "per channel":
+        value: Any = _per_channel()
+    else:
+        value = bs.quantize(np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32), scheme)
+    bs.save(source, {"fine.weight": np.ones((2, 32), np.float32), "bad.weight": value})
+    with open_checkpoint(source) as ckpt:
+        assert isinstance(ckpt._source, HrrySource)
+        at = ckpt._source.file.entries["bad.weight"].buffer_offsets[1]
+    data = bytearray(source.read_bytes())
+    data[at : at + 4] = bytes(4)  # scales of zero; E8M0 bytes of zero
+    source.write_bytes(data)
+    assert verify_file(source).violations
+    with pytest.raises(BlockscaleError, match=r"bad\.weight.*(zero|0x00)"):
+        convert(source, out)
+    assert not list(tmp_path.glob("o.*"))

@@ -265,3 +265,32 @@ def test_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a regular file"):
         SafetensorsFile(tmp_path / "pipe")
+
+
+_SIZE = 6_000_000
+SWOLLEN = {
+    "lists": b'{"a":[' + b"[]," * (_SIZE // 3) + b"0]}",
+    "objects": b'{"a":[' + b"{}," * (_SIZE // 3) + b"0]}",
+    "numbers": b'{"a":[' + b"1," * (_SIZE // 2) + b"0]}",
+    "strings": b'{"a":[' + b'"",' * (_SIZE // 3) + b"0]}",
+    "nesting": b'{"a":' + b"[" * _SIZE,
+    "fields": b"{" + b",".join(b'"%x":0' % i for i in range(_SIZE // 12)) + b"}",
+}
+
+
+@pytest.mark.parametrize("kind", SWOLLEN)
+def test_headers_that_would_swell_are_not_parsed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("the header was parsed"))
+    path = write(tmp_path, blob(SWOLLEN[kind].decode(), b""))
+    with pytest.raises(ContainerError, match=r"the header has [\d,]+ \w+ in 1 objects|has [\d,]+ objects"):
+        SafetensorsFile(path)
+
+
+def test_brackets_in_strings_are_no_items(tmp_path: Path) -> None:
+    """Metadata may hold JSON of their own, escaped."""
+    inner = json.dumps([[], {"a\\": [1, 2, '"']}] * 400_000)
+    header = {"__metadata__": {"workflow": inner}, **one()}
+    with SafetensorsFile(write(tmp_path, blob(header, b"abcd"))) as file:
+        assert file.metadata["workflow"] == inner

@@ -44,6 +44,18 @@ def dequantize(
 def choose_scale_mse(
     isa: int, x: NDArray[np.float64], spec: tuple[Any, ...], span: int, headroom: int
 ) -> int: ...
+def rewrite_minimums(
+    isa: int,
+    packed: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    minimums: NDArray[np.uint8],
+    spec: tuple[int, int, int],
+    begin: int,
+    end: int,
+    codes: NDArray[np.uint8],
+    new_scales: NDArray[np.uint8],
+    zero_points: NDArray[np.uint8],
+) -> None: ...
 def linear_float(
     isa: int,
     a: NDArray[np.float32],

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arguments import is_integer
 from .errors import AxisError, BlockSizeError, InputError
 from .packing import packed_size
 
 MAX_RANK = 64
+_PADDING = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def block_grid(shape: tuple[int, ...], axis: int, block_size: int) -> BlockGrid:
         raise InputError(
             f"a tensor of rank {rank} has no blocks", found=rank, rule=f"rank is 1 .. {MAX_RANK}"
         )
-    if isinstance(axis, bool) or not hasattr(axis, "__index__") or not -rank <= axis < rank:
+    if not is_integer(axis) or not -rank <= axis < rank:
         raise AxisError(
             f"axis {axis!r} is outside a tensor of shape {tuple(shape)}",
             found=axis,
@@ -101,10 +103,22 @@ def block_grid(shape: tuple[int, ...], axis: int, block_size: int) -> BlockGrid:
     return BlockGrid(tuple(int(n) for n in shape), int(axis) % rank, int(block_size))
 
 
+def check_padding(grid: BlockGrid) -> None:
+    """BlockSizeError for blocks that are mostly padding, on the whole: they would take memory for nothing."""
+    if grid.rows * grid.padded_length > _PADDING * grid.rows * grid.length + (1 << 24):
+        enough = 1 << max(1, (grid.length - 1).bit_length())
+        raise BlockSizeError(
+            f"blocks of {grid.block_size:,} along axis {grid.axis}, which has {grid.length:,} elements: "
+            f"{grid.rows:,} rows would be padded to {grid.padded_length:,} each",
+            found=grid.block_size,
+            rule=f"padding takes at most {_PADDING} times the room of the elements",
+            hint=f"block_size={enough} spans the axis",
+        )
+
+
 def check_block_size(block_size: int) -> None:
     """BlockSizeError unless `block_size` is a power of two, 2 .. 2**31."""
-    ok = hasattr(block_size, "__index__") and not isinstance(block_size, bool)
-    if not ok or not 2 <= block_size <= 1 << 31 or block_size & (block_size - 1):
+    if not is_integer(block_size) or not 2 <= block_size <= 1 << 31 or block_size & (block_size - 1):
         raise BlockSizeError(
             f"block size {block_size!r} is not allowed",
             found=block_size,

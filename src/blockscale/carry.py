@@ -16,7 +16,7 @@ from .dialects.own_layout import METADATA_KEY
 from .dialects.word_write import is_symmetric
 from .errors import UnsupportedError
 from .mx import raise_scales
-from .recode import is_renaming, pick_exact, recode
+from .recode import converted, is_renaming, pick_exact
 from .schemes import Scheme
 from .targets import OutputTensor, Target, block_type, candidates, check_tensor, zero_points
 from .tensor import BlockTensor
@@ -50,6 +50,7 @@ def carry(ckpt: Checkpoint, info: TensorInfo, target: Target) -> Carried:
     Raises:
         BlockscaleError: the target cannot hold it.
     """
+    ckpt.check_values(info.name)  # what `verify` rejects is not passed on
     if target.kind == "gguf" and ckpt.kind == "gguf":
         dtype = ckpt.plain_dtype(info.name)
         return Carried(
@@ -119,16 +120,29 @@ def _low_scales(ckpt: Checkpoint, info: TensorInfo, target: Target) -> str:
     if not isinstance(w, BlockTensor):
         return ""
     low = int((w.row_scales.view(np.uint8) < least).sum())
-    return f"{low} scale bytes are below {least}, which a .hrry file does not have" if low else ""
+    if not low:
+        return ""
+    return f"{low:,} of {w.row_scales.size:,} scale bytes are below {least}, which a .hrry file does not have"
 
 
-def recoded(w: BlockTensor, out: OutputTensor, target: Target) -> BlockTensor:
-    """The tensor under the scheme it gets; see `carry`."""
+def recoded(
+    w: BlockTensor, out: OutputTensor, target: Target, *, reason: str = "", threads: int | None = None
+) -> BlockTensor:
+    """The tensor under the scheme it gets; see `carry`.
+
+    Args:
+        w: the tensor.
+        out: how it will be stored.
+        target: where.
+        reason: why that is not exact; empty if it is.
+        threads: at most this many threads; None: all processors.
+    """
     if out.scheme is None:
         return w
     if w.scheme.is_mx and out.scheme.is_mx and target.kind == "hrry":
         w = raise_scales(w)
-    return recode(w, out.scheme, zero_points=zero_points(target, out.scheme)).tensor
+    allowed = zero_points(target, out.scheme)
+    return converted(w, out.scheme, zero_points=allowed, threads=threads, reason=reason)[0]
 
 
 def output_metadata(

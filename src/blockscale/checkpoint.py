@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from .containers.hrry import write_hrry
-from .containers.safetensors import write_safetensors
-from .dialects import check_settings
+from .arguments import as_mapping, as_path, is_integer, is_one_of
+from .dialects import NAMES, check_settings
 from .dialects.base import Options
-from .errors import InputError, MissingTensorError, UnsupportedError, error_context
-from .hurray import HurrayTensor, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
-from .sources import HrrySource, Reading, Source, TensorInfo, open_source
+from .errors import InputError, MissingTensorError, SchemeError, UnsupportedError, error_context
+from .hurray import BoxReader, Tensor, TensorDescriptor, encode_tensor, plan_array, plan_tensor
+from .saving import save_checkpoint
+from .sources import HrrySource, Reading, Source, TensorInfo, open_source, without_collection
 from .tensor import BlockTensor
 
 __all__ = ["Checkpoint", "Tensor", "TensorInfo", "open_checkpoint", "save_checkpoint"]
@@ -65,7 +65,7 @@ class Checkpoint(Mapping[str, Tensor]):
         Raises:
             InputError: there is no such tensor.
         """
-        if name not in self.infos:
+        if not isinstance(name, str) or name not in self.infos:
             raise MissingTensorError("there is no such tensor", file=str(self.path), tensor=name)
         return self.infos[name]
 
@@ -126,6 +126,26 @@ class Checkpoint(Mapping[str, Tensor]):
         self.info(name)
         with error_context(file=str(self.path), tensor=name):
             return self._source.rows(name, start, stop)
+
+    def check_values(self, name: str) -> None:
+        """Refuse a tensor of a `.hrry` file whose scales or zero points break a rule; reads only these.
+
+        Raises:
+            DescriptorError: such a value.
+        """
+        self.info(name)
+        if isinstance(self._source, HrrySource):
+            self._source.file.check_values(name)
+
+    def boxes(self, name: str) -> BoxReader | None:
+        """A function that reads boxes of a block-scaled tensor, one slice per dimension, into new memory.
+
+        Boxes begin between blocks; safe from several threads. None if the container can only give the whole
+        tensor.
+        """
+        self.info(name)
+        with error_context(file=str(self.path), tensor=name):
+            return self._source.boxes(name)
 
     def stored_pieces(self, name: str, limit: int) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
         """The tensor as a `.hrry` file stores it, in pieces of at most about `limit` bytes where possible.
@@ -250,59 +270,30 @@ def open_checkpoint(
         InputError: no such file, or a file of another kind (the message says which).
         FormatError: the file breaks a rule of its format, or config, names and shapes contradict each other.
     """
-    path = Path(path)
-    options = Options(zero_point_bias, dict(settings or {}))
+    path = as_path(path)
+    options = Options(
+        zero_point_bias, dict(as_mapping({} if settings is None else settings, "settings", "keys to values"))
+    )
     check_settings(options.settings)
+    _check_forced(dialect, zero_point_bias)
     asked = {"dialect": dialect, "zero_point_bias": zero_point_bias, "settings": options.settings}
-    with error_context(file=str(path)):
+    with error_context(file=str(path)), without_collection():
         source = open_source(path, permissive=permissive, options=options, forced=dialect)
         return Checkpoint(path, source, asked)
 
 
-def save_checkpoint(
-    path: str | os.PathLike[str],
-    tensors: Mapping[str, ArrayLike | BlockTensor | HurrayTensor],
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-) -> None:
-    """Save named tensors; the container is told by the suffix, `.hrry` or `.safetensors`.
-
-    The file appears under its name only when it is whole.
-
-    Args:
-        path: the output.
-        tensors: name to array, BlockTensor or HurrayTensor; safetensors takes arrays only.
-        metadata: key-value metadata; strings only for safetensors.
-        overwrite: replace an existing file.
-
-    Raises:
-        OutputError: the output exists, or cannot be written.
-        InputError: a tensor that the container cannot hold, with advice.
-    """
-    path = Path(path)
-    ready = {
-        k: v if isinstance(v, (BlockTensor, HurrayTensor)) else np.asarray(v) for k, v in tensors.items()
-    }
-    with error_context(file=str(path)):
-        if path.suffix == ".hrry":
-            write_hrry(path, ready, metadata=metadata, overwrite=overwrite)
-        elif path.suffix == ".safetensors":
-            write_safetensors(path, _arrays_only(ready), metadata=metadata, overwrite=overwrite)
-        else:
-            raise InputError(
-                f"unknown kind of output {path.suffix!r}", found=path.suffix, hint=".hrry or .safetensors"
-            )
-
-
-def _arrays_only(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    arrays = {}
-    for name, value in tensors.items():
-        if not isinstance(value, np.ndarray):
-            raise InputError(
-                "safetensors holds plain arrays, and this tensor is quantized",
-                tensor=name,
-                hint="save to .hrry, or save w.dequantize()",
-            )
-        arrays[name] = value
-    return arrays
+def _check_forced(dialect: str | None, zero_point_bias: int | None) -> None:
+    if not is_one_of(dialect, (None, "none", *NAMES)):
+        raise SchemeError(
+            f"unknown dialect {dialect!r}",
+            found=dialect,
+            field="dialect",
+            hint=f"one of {', '.join(NAMES)}, none",
+        )
+    if zero_point_bias is not None and not (is_integer(zero_point_bias) and zero_point_bias in (0, 1)):
+        raise InputError(
+            f"zero_point_bias is {zero_point_bias!r}",
+            found=zero_point_bias,
+            field="zero_point_bias",
+            rule="1 if stored zero points are z - 1, 0 if they are z, None as the config says",
+        )

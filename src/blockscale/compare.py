@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,32 +14,16 @@ from numpy.typing import NDArray
 from .blocks import BlockGrid
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, SchemeError
-from .metrics import ErrorSums, TensorError, block_sums, sum_errors
+from .metrics import ErrorSums, TensorError, sum_errors
 from .native import thread_count
-from .slabs import Slab, cut_block_tensor, slab_reader, split_slabs
+from .slabs import Slab, block_reader, slab_reader, split_slabs
+from .spread import PartErrors, Spread, block_squares
 from .tensor import BlockTensor
 
 PARTS = ("block", "channel")
-QUANTILES = (0.0, 0.01, 0.5, 0.99, 1.0)
-_WORST = 5
+_FORGET_AFTER = 32  # slabs
+_T = TypeVar("_T")
 SlabReader = Callable[[Slab], NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class PartErrors:
-    """How the error spreads over the blocks or channels of a tensor.
-
-    Attributes:
-        per: `block` or `channel` (a line along the axis).
-        count: how many there are.
-        sqnr_db: SQNR that the shares `QUANTILES` of them do not exceed: the worst, 1 %, median, 99 %, best.
-        worst: index (at the tensor's rank; without the axis for channels) and SQNR of the worst ones.
-    """
-
-    per: str
-    count: int
-    sqnr_db: tuple[float, ...]
-    worst: tuple[tuple[tuple[int, ...], float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,28 +149,42 @@ def _compare_tensor(
     info_a, info_b = a.infos[name], b.infos[name]
     if info_a.shape != info_b.shape:
         raise InputError(f"its shape is {list(info_a.shape)} in A and {list(info_b.shape)} in B")
-    read_a, tensor = slab_reader(a, name), _block_tensor(b, name)
-    if tensor is None:
+    read_a, read_b = slab_reader(a, name), block_reader(b, name)
+    if read_b is None or info_b.scheme is None or info_b.axis is None:
         slabs = list(split_slabs(info_a.shape))
         job: _PlainJob | _BlockJob = _PlainJob(read_a, slab_reader(b, name))
+        grid = None
     else:
-        slabs = list(split_slabs(info_a.shape, tensor.axis, tensor.block_size))
-        job = _BlockJob(read_a, tensor)
-    with ThreadPoolExecutor(min(thread_count(threads), max(1, len(slabs)))) as pool:
-        sums = sum(pool.map(job.sums, slabs), ErrorSums())
-        if per is None or not isinstance(job, _BlockJob):
+        grid = BlockGrid(info_b.shape, info_b.axis, info_b.scheme.block_size)
+        slabs = list(split_slabs(info_a.shape, grid.axis, grid.block_size))
+        job = _BlockJob(read_a, read_b)
+    with _mapper(min(thread_count(threads), len(slabs))) as run:
+        sums = sum(_forgetting(run(job.sums, slabs), a, b), ErrorSums())
+        if per is None or grid is None or isinstance(job, _PlainJob):
             return TensorComparison(info_a, info_b, sums)
-        spread = _Spread(per, job.tensor.grid)
-        for slab, part in zip(slabs, pool.map(job.block_sums, slabs), strict=True):
+        spread = Spread(per, grid)
+        for slab, part in zip(slabs, _forgetting(run(job.block_sums, slabs), a, b), strict=True):
             spread.add(slab, part)
     return TensorComparison(info_a, info_b, sums, spread.errors())
 
 
-def _block_tensor(ckpt: Checkpoint, name: str) -> BlockTensor | None:
-    if ckpt.infos[name].scheme is None:
-        return None
-    tensor = ckpt[name]
-    return tensor if isinstance(tensor, BlockTensor) else None
+@contextmanager
+def _mapper(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """A `map` over so many threads; starting one costs more than a small tensor."""
+    if threads < 2:
+        yield map
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield pool.map
+
+
+def _forgetting(results: Iterator[_T], *sources: Checkpoint) -> Iterator[_T]:
+    """The results; now and then, the physical memory of what was read through maps is given back."""
+    for i, result in enumerate(results, 1):
+        yield result
+        if i % _FORGET_AFTER == 0:
+            for ckpt in sources:
+                ckpt.forget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +203,10 @@ class _BlockJob:
     """A tensor that is block-scaled in B."""
 
     read_a: SlabReader
-    tensor: BlockTensor
+    read_b: Callable[[Slab], BlockTensor]
 
     def sums(self, slab: Slab) -> ErrorSums:
-        part = cut_block_tensor(self.tensor, slab)
+        part = self.read_b(slab)
         x, y = (
             np.moveaxis(v, part.axis, -1).reshape(part.grid.rows, part.grid.length)
             for v in (self.read_a(slab), part.dequantize(threads=1))
@@ -215,47 +214,6 @@ class _BlockJob:
         return sum_errors(x, y, part.limits(), part.block_size)
 
     def block_sums(self, slab: Slab) -> NDArray[np.float64]:
-        part = cut_block_tensor(self.tensor, slab)
-        return block_sums(self.read_a(slab), part.dequantize(threads=1), part.limits(), part.grid)
-
-
-class _Spread:
-    """Squared errors and squared originals per block or channel, filled slab by slab."""
-
-    def __init__(self, per: str, grid: BlockGrid) -> None:
-        self.per = per
-        self.grid = grid
-        blocks = (grid.blocks_per_row,) if per == "block" else ()
-        self.sums = np.zeros((2, *grid.outer_shape, *blocks))
-
-    def add(self, slab: Slab, sums: NDArray[np.float64]) -> None:
-        """Add the sums per block of a slab."""
-        grid, part = self.grid, slab[self.grid.axis]
-        outer = slab[: grid.axis] + slab[grid.axis + 1 :]
-        blocks = slice(part.start // grid.block_size, -(-part.stop // grid.block_size))
-        for i in range(2):  # error, reference
-            column = sums[..., i].reshape(*(p.stop - p.start for p in outer), -1)
-            if self.per == "block":
-                self.sums[i][(*outer, blocks)] = column
-            else:
-                self.sums[i][outer] += column.sum(axis=-1)
-
-    def errors(self) -> PartErrors:
-        """The summary."""
-        error, reference = self.sums
-        with np.errstate(divide="ignore", invalid="ignore"):
-            relative = np.where(error > 0, error / reference, 0.0)
-            sqnr = -10 * np.log10(relative)
-        if self.per == "block":
-            sqnr = np.moveaxis(sqnr, -1, self.grid.axis)
-        order = np.argsort(sqnr, axis=None)
-        flat, last = sqnr.reshape(-1), sqnr.size - 1
-        if last < 0:
-            return PartErrors(self.per, 0, (), ())
-        quantiles = tuple(float(flat[order[round(q * last)]]) for q in QUANTILES)
-        worst = tuple(
-            (tuple(int(n) for n in np.unravel_index(i, sqnr.shape)), float(flat[i]))
-            for i in order[:_WORST]
-            if np.isfinite(flat[i])
-        )
-        return PartErrors(self.per, sqnr.size, quantiles, worst)
+        """Squared errors and squared originals of each block: `(2, rows, blocks_per_row)`."""
+        part = self.read_b(slab)
+        return block_squares(self.read_a(slab), part.dequantize(threads=1), part.grid)

@@ -51,7 +51,7 @@ class BlockscaleError(Exception):
         where = [str(self.file)] if self.file is not None else []
         if self.tensor is not None:
             where.append(f"tensor {self.tensor!r}")
-        if self.field is not None:
+        if self.field is not None and not (not where and self._names_field()):
             at = f" (offset {self.offset})" if self.offset is not None else ""
             where.append(f"field {self.field}{at}")
         lines = [": ".join([*where, self.message])]
@@ -60,6 +60,10 @@ class BlockscaleError(Exception):
         if self.hint is not None:
             lines.append(f"  try:  {self.hint}")
         return "\n".join(lines)
+
+    def _names_field(self) -> bool:
+        """Whether the message names the field itself, as those about arguments do."""
+        return self.offset is None and str(self.field) in self.message
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle with all fields, so that errors survive process pools."""
@@ -82,6 +86,10 @@ class MissingTensorError(InputError, KeyError):
     def __str__(self) -> str:
         """The whole message (KeyError would print its own)."""
         return BlockscaleError.__str__(self)
+
+
+class RowIndexError(InputError, IndexError):
+    """A row that a tensor does not have; ends a loop over its rows, as IndexError does."""
 
 
 class SchemeError(InputError):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arguments import as_array, is_one_of
 from .elements import ELEMENTS
 from .errors import BlockAxisError, InputError, NonFiniteError
 from .tensor import BlockTensor
@@ -16,7 +17,7 @@ _DTYPES = tuple(ELEMENTS[name].dtype for name in ("float32", "float16", "bfloat1
 
 def check_activations(a: ArrayLike, activations: str | None) -> NDArray[Any]:
     """The activations as an array of a dtype that can be multiplied."""
-    x = np.asarray(a)
+    x = as_array(a, "a")
     if x.dtype not in _DTYPES:
         raise InputError(
             f"activations are {x.dtype}",
@@ -27,7 +28,7 @@ def check_activations(a: ArrayLike, activations: str | None) -> NDArray[Any]:
         )
     if x.ndim == 0:
         raise InputError("activations have no axis to reduce", found=x.shape, field="a")
-    if activations not in (None, "int8"):
+    if not is_one_of(activations, (None, "int8")):
         raise InputError(
             f"activations={activations!r}", found=activations, field="activations", hint="None or 'int8'"
         )
@@ -51,7 +52,7 @@ def check_experts(experts: ArrayLike | None, x: NDArray[Any], w: BlockTensor) ->
         raise InputError(
             f"experts= wants a weight (E, N, K), this one has shape {w.shape}", found=w.shape, field="w"
         )
-    index = np.asarray(experts)
+    index = as_array(experts, "experts")
     if index.dtype.kind not in "iu" or index.shape != x.shape[:-1]:
         raise InputError(
             f"experts are {index.dtype} {index.shape}, need integers {x.shape[:-1]}",
@@ -115,6 +116,10 @@ def check_output(out: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dty
     """The array to write to, made if there is none."""
     if out is None:
         return np.empty(shape, dtype)
+    if not isinstance(out, np.ndarray):
+        raise InputError(
+            f"out is a {type(out).__name__}, not an array", found=type(out).__name__, field="out"
+        )
     allowed = (np.dtype(np.float32), dtype)
     if out.shape != shape or out.dtype not in allowed or not out.flags.writeable:
         raise InputError(
@@ -130,7 +135,7 @@ def check_bias(bias: ArrayLike | None, w: BlockTensor) -> NDArray[np.float32] | 
     """The bias in float32, or None."""
     if bias is None:
         return None
-    array = np.asarray(bias)
+    array = as_array(bias, "bias")
     if array.dtype not in _DTYPES or array.shape != w.shape[:-1]:
         raise InputError(
             f"bias is {array.dtype} {array.shape}, need float32, float16 or bfloat16 {w.shape[:-1]}",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arguments import is_one_of
 from .blocks import BlockGrid
 from .errors import InputError, SchemeError
 
@@ -90,7 +91,7 @@ def measure_error(
             found=reference.shape,
             field="reference",
         )
-    if per not in (None, "block", "channel"):
+    if not is_one_of(per, (None, "block", "channel")):
         raise SchemeError(f"unknown per={per!r}", found=per, hint="None, 'block' or 'channel'")
     sums = block_sums(reference, decoded, limits, grid)
     if per == "block":

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import native
+from .arguments import as_array, is_integer
 from .blocks import BlockGrid
 from .errors import InputError, SchemeError
 from .packing import pack_codes, unpack_codes
@@ -92,8 +93,8 @@ def choose_scale_mse(
         SchemeError: not an MX scheme.
     """
     row, values = _mx_block(block, scheme)
-    if min(span, headroom) < 0:
-        raise InputError(f"span {span} and headroom {headroom} must not be negative")
+    if not (is_integer(span) and is_integer(headroom)) or min(span, headroom) < 0:
+        raise InputError(f"span {span!r} and headroom {headroom!r} must be integers, not negative")
     return native.choose_scale_mse(values, row, min(int(span), 254), min(int(headroom), 254))
 
 
@@ -152,7 +153,7 @@ def _mx_block(block: ArrayLike, scheme: str | Scheme) -> tuple[Scheme, NDArray[n
     row = find_scheme(scheme)
     if not row.is_mx:
         raise SchemeError(f"{row.name} has no shared exponent", found=row.name, hint="an MX scheme")
-    values = np.array(block, dtype=np.float64).reshape(-1)
+    values = np.array(as_array(block, "block", np.float64)).reshape(-1)
     if values.size == 0 or not np.isfinite(values).all():
         raise InputError(
             "a block needs elements, all finite",

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _kernels
+from .arguments import is_integer
 from .blocks import BlockGrid
 from .elements import ELEMENTS
 from .errors import InputError
@@ -63,7 +64,7 @@ class QuantizedRows:
 def thread_count(threads: int | None) -> int:
     """How many threads to use: `threads`, or the processors this process may run on."""
     if threads is not None:
-        if isinstance(threads, bool) or not hasattr(threads, "__index__") or int(threads) < 1:
+        if not is_integer(threads) or threads < 1:
             raise InputError(
                 f"threads is {threads!r}", found=threads, field="threads", rule="1 or more, or None for all"
             )

@@ -42,9 +42,8 @@ def run_plan(
     """Carry out a plan.
 
     A folder also gets a manifest, `blockscale.json`. Memory stays near a few slabs (16 or 48 MiB) whatever
-    the size of a tensor, for `.hrry` and GGUF. Held whole are: tensors that go into a dialect of safetensors,
-    or change their scheme; and tensors whose lines do not end on bytes in the file (4-bit codes, blocks along
-    axis 0 and an odd number of columns). Every file appears under its name only when it is whole.
+    the size and shape of a tensor, for `.hrry` and GGUF. Held whole are: tensors that go into a dialect of
+    safetensors, or change their scheme. Every file appears under its name only when it is whole.
 
     Args:
         ckpt: the source the plan was made for.
@@ -151,9 +150,11 @@ class _Job:
         return TensorResult(item, None, item.action == "keep", self.errors.largest, self.errors.mean)
 
     def _ready(self, w: BlockTensor) -> BlockTensor:
-        new = recoded(w, self.item.out, self.plan.target)
-        if self.item.action == "recode":
-            self.errors.add(w, new)
+        is_exact = self.item.action != "recode"
+        reason = "" if is_exact else self.item.reason
+        new = recoded(w, self.item.out, self.plan.target, reason=reason, threads=self.threads)
+        if not is_exact:
+            self.errors.add(w, new, self.threads)
         return new
 
     def _whole_blocks(self) -> BlockTensor:
@@ -211,7 +212,7 @@ class _Job:
         if self._writes_rows() and info.scheme is not None and info.axis == item.axis == last:
             for first, old in self._block_rows():
                 w = self._quantized(old.dequantize(threads=self.threads), 1)
-                self.errors.add(old, w)
+                self.errors.add(old, w, self.threads)
                 report += w.report
                 self._write_rows(w, first, fresh=True)
                 self.tell(item.nbytes_in * old.grid.rows // max(1, self._rows()))
@@ -229,7 +230,11 @@ class _Job:
         if scheme.is_mx and self.plan.target.kind == "hrry":
             least = 1 - scheme.value_exponent  # Hurray has no scale byte 0
         rule = self.item.rule
-        return quantize(x, scheme, axis=axis, rule=rule, threads=self.threads, min_scale_byte=least)
+        try:
+            return quantize(x, scheme, axis=axis, rule=rule, threads=self.threads, min_scale_byte=least)
+        except NonFiniteError as error:
+            error.hint = f"mend the source; --exclude '{self.item.name}' keeps the tensor as it is"
+            raise
 
     # ---- writing
 
@@ -248,7 +253,10 @@ class _Job:
     def _write(self, part: str, at: int, data: NDArray[np.uint8]) -> None:
         self.outputs.write(self.item.name, part, at, data)
 
-    def _write_rows(self, w: BlockTensor, first: int, *, fresh: bool) -> None:
+    def _write_rows(self, w: BlockTensor, first_row: int, *, fresh: bool) -> None:
+        self._write_blocks(w, first_row * w.grid.blocks_per_row, fresh=fresh)
+
+    def _write_blocks(self, w: BlockTensor, first: int, *, fresh: bool) -> None:
         for part, at, data in encode_rows(self.plan.target, self.item.out, w, first, fresh=fresh):
             self._write(part, at, data)
 
@@ -258,7 +266,7 @@ class _Job:
 
     def _write_slab(self, slab: Slab, w: BlockTensor) -> None:
         if self.plan.target.kind == "gguf":
-            self._write_rows(w, slab.first_row, fresh=True)
+            self._write_blocks(w, slab.first_block, fresh=True)
             return
         for part, at, data in slab.places(w):
             self._write(part, at, data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,23 +11,15 @@ from .blocks import block_grid
 from .carry import carry, output_metadata
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, error_context
+from .gptq_versions import GPTQ_V2_NOTE, gptq_for_zero_points, gptq_v2
+from .keep import QUANTIZED_BEFORE, is_kept_by_dialect, reason_to_keep
 from .outputs import OutputLayout
-from .refusals import check_patterns, unconvertible, unfit
+from .refusals import check_included, check_patterns, unconvertible, unfit
 from .rules import rule_for
 from .schemes import Scheme
 from .target_layout import plan_output
 from .targets import OutputTensor, Target, check_tensor, stored_bytes
 from .version import __version__
-
-# Names that are left alone by default whatever their rank: not the weights of a matmul.
-_KEPT_WORDS = ("norm", "bias")
-_QUANTIZED_BEFORE = "already quantized"
-# What the consumers of a dialect expect to find unquantized.
-_KEPT_BY_DIALECT = {
-    "gptq": ("embed", "wte", "lm_head"),
-    "awq": ("embed", "wte", "lm_head"),
-    "compressed-tensors": ("embed", "wte"),
-}
 
 Action = Literal["quantize", "keep", "recode"]
 
@@ -73,12 +64,14 @@ class Plan:
         items: one per tensor, in the source's order.
         layout: everything about the output but its data.
         settings: what decides the bytes, for the record.
+        notes: what was decided for the user, one line each.
     """
 
     target: Target
     items: tuple[PlanItem, ...]
     layout: OutputLayout
     settings: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -124,13 +117,14 @@ def plan_quantize(
     """
     target = target or Target("hrry", Path("out.hrry"))
     chosen = str(rule_for(scheme, rule))
+    target, notes = gptq_for_zero_points(target, scheme)
     check_patterns(ckpt, include, "include")
     check_patterns(ckpt, exclude, "exclude")
     items: list[PlanItem] = []
     faults: list[BlockscaleError] = []
     for info in ckpt.infos.values():
-        reason = _reason_to_keep(ckpt, info, include, exclude, requantize=requantize)
-        if not reason and not include and _is_kept_by_dialect(target, info.name):
+        reason = reason_to_keep(ckpt, info, include, exclude, requantize=requantize)
+        if not reason and not include and is_kept_by_dialect(target, info.name):
             reason = f"consumers of {target.kind} expect it unquantized"
         out = None
         if not reason:
@@ -145,17 +139,20 @@ def plan_quantize(
             else _quantize_item(target, info, scheme, chosen, out)
         )
     if faults and not leave_unfit:
-        raise unfit(faults, len(items))
+        raise unfit(faults, [item.name for item in items])
+    if not leave_unfit:
+        check_included(ckpt, {i.name: i.reason for i in items if i.action != "quantize"}, include, exclude)
     made = _provenance(ckpt, items, scheme, chosen, axis)
     settings = {"verb": "quantize", "scheme": scheme.describe(), "rule": chosen, "axis": axis}
-    return _finished(ckpt, target, items, made, settings, chosen)
+    return _finished(ckpt, target, items, made, settings, chosen, notes)
 
 
 def plan_convert(ckpt: Checkpoint, target: Target, *, exact: bool = False) -> Plan:
     """Plan a conversion: every tensor keeps its values where the target can hold them.
 
     Whether it can may depend on the data (a minimum that is a multiple of its scale, a scale that fits
-    float16), so quantized tensors that change their scheme are read once here.
+    float16), so quantized tensors that change their scheme are read once here. GPTQ is written as gptq_v2
+    where v1, which cannot say z = 0, would change more values or take wider codes; not if v1 is asked for.
 
     Args:
         ckpt: the source.
@@ -165,7 +162,35 @@ def plan_convert(ckpt: Checkpoint, target: Target, *, exact: bool = False) -> Pl
     Raises:
         InputError: tensors that the target cannot hold, or with `exact`, not exactly; all are named.
     """
-    items = []
+    items, faults = _carry_all(ckpt, target, exact=exact)
+    notes: tuple[str, ...] = ()
+    other = gptq_v2(target)
+    if other is not None and _lost_zero_points(ckpt, items, faults):
+        again = _carry_all(ckpt, other, exact=exact)
+        if _cost(*again) < _cost(items, faults):
+            (items, faults), target, notes = again, other, (GPTQ_V2_NOTE,)
+    if faults:
+        raise unconvertible(faults, len(ckpt.infos), target)
+    return _finished(ckpt, target, items, {}, {"verb": "convert", "exact": exact}, "", notes)
+
+
+def _lost_zero_points(ckpt: Checkpoint, items: Sequence[PlanItem], faults: Sequence[BlockscaleError]) -> bool:
+    """Whether weights with zero points change, or take another scheme for them."""
+    names = [i.name for i in items if i.out.scheme != ckpt.info(i.name).scheme]
+    rows = (ckpt.info(name).scheme for name in [*names, *(str(e.tensor) for e in faults)])
+    return any(row is not None and row.offset == "zero_point" for row in rows)
+
+
+def _cost(items: Sequence[PlanItem], faults: Sequence[BlockscaleError]) -> tuple[int, int, int]:
+    changed = sum(item.action == "recode" for item in items)
+    return len(faults), changed, sum(item.nbytes_out for item in items)
+
+
+def _carry_all(
+    ckpt: Checkpoint, target: Target, *, exact: bool
+) -> tuple[list[PlanItem], list[BlockscaleError]]:
+    """What becomes of each tensor, and those that do not go over."""
+    items: list[PlanItem] = []
     faults: list[BlockscaleError] = []
     for info in ckpt.infos.values():
         try:
@@ -177,9 +202,7 @@ def plan_convert(ckpt: Checkpoint, target: Target, *, exact: bool = False) -> Pl
         except BlockscaleError as error:
             error.tensor = error.tensor or info.name
             faults.append(error)
-    if faults:
-        raise unconvertible(faults, len(ckpt.infos), target)
-    return _finished(ckpt, target, items, {}, {"verb": "convert", "exact": exact}, "")
+    return items, faults
 
 
 def _finished(
@@ -189,12 +212,13 @@ def _finished(
     made: Mapping[str, object],
     settings: dict[str, Any],
     rule: str,
+    notes: tuple[str, ...],
 ) -> Plan:
     outs = [item.out for item in items]
     metadata = output_metadata(ckpt, target, outs, made)
     layout = plan_output(target, outs, metadata, ckpt.reading, rule)
     settings |= {"target": target.kind, "version": __version__, "tensors": len(items)}
-    return Plan(target, tuple(items), layout, settings)
+    return Plan(target, tuple(items), layout, settings, notes)
 
 
 def _provenance(
@@ -211,42 +235,9 @@ def _provenance(
         "blockscale.rule": rule,
         "blockscale.axis": str(axis),
     }
-    if any(item.reason == _QUANTIZED_BEFORE for item in items):
+    if any(item.reason == QUANTIZED_BEFORE for item in items):
         made = {key: f"{new}; kept tensors: {ckpt.metadata.get(key, 'unknown')}" for key, new in made.items()}
     return {"blockscale.version": __version__, **made}
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, p) for p in patterns)
-
-
-def _reason_to_keep(
-    ckpt: Checkpoint,
-    info: TensorInfo,
-    include: Sequence[str],
-    exclude: Sequence[str],
-    *,
-    requantize: bool,
-) -> str:
-    if _matches(info.name, exclude):
-        return "excluded"
-    if info.quantization and not requantize:
-        return _QUANTIZED_BEFORE
-    if include and not _matches(info.name, include):
-        return "not included"
-    if not info.quantization and (not info.is_float or ckpt.plain_dtype(info.name) is None):
-        return f"{info.dtype} is not a floating-point weight"
-    if include:
-        return ""
-    words = info.name.lower().split(".")[-2:]
-    if any(kept in word for word in words for kept in _KEPT_WORDS):
-        return "a norm or bias"
-    return "" if len(info.shape) in (2, 3) else f"rank {len(info.shape)}"
-
-
-def _is_kept_by_dialect(target: Target, name: str) -> bool:
-    words = name.lower().split(".")[-3:]
-    return any(kept in word for word in words for kept in _KEPT_BY_DIALECT.get(target.kind, ()))
 
 
 def _quantized(target: Target, info: TensorInfo, scheme: Scheme, axis: int) -> OutputTensor:

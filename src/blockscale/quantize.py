@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .blocks import BlockGrid, as_rows, block_grid
+from .arguments import as_array, is_integer, is_one_of
+from .blocks import BlockGrid, as_rows, block_grid, check_padding
 from .errors import InputError, NonFiniteError, ScaleOverflowError, SchemeError
 from .native import INPUT_DTYPES, QuantizedRows, quantize_rows
 from .rules import Rule, rule_for
@@ -17,6 +18,8 @@ from .tensor import BlockTensor, QuantizeReport
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _LARGEST_IMPORTANCE = 1e100
+_NONFINITE = "mend the source; only MX schemes can mark a block as NaN"
+_NONFINITE_MX = "mend the source; nonfinite='nan-block' marks such MX blocks as NaN"
 
 
 def quantize(
@@ -62,7 +65,8 @@ def quantize(
     chosen = rule_for(row, rule)
     array = _as_float_array(x)
     grid = block_grid(array.shape, axis, row.block_size)
-    if nonfinite not in ("error", "nan-block") or (nonfinite == "nan-block" and not row.is_mx):
+    check_padding(grid)
+    if not is_one_of(nonfinite, ("error", "nan-block")) or (nonfinite == "nan-block" and not row.is_mx):
         raise SchemeError(
             f"nonfinite={nonfinite!r} does not fit scheme {row.name}",
             found=nonfinite,
@@ -83,7 +87,7 @@ def quantize(
     bad = find_nonfinite(array) if parts.events["nonfinite"] and nonfinite == "error" else None
     if bad is not None:
         index = tuple(int(i) for i in np.unravel_index(bad[1], array.shape))
-        raise nonfinite_error(bad[0], array.size, index, bad[2])
+        raise nonfinite_error(bad[0], array.size, index, bad[2], _NONFINITE_MX if row.is_mx else _NONFINITE)
     if parts.events["scale_overflow"]:
         raise _overflow_error(rows, row, parts)
     report = _report(chosen, grid, parts)
@@ -91,7 +95,7 @@ def quantize(
 
 
 def _as_float_array(x: ArrayLike) -> NDArray[Any]:
-    array = np.asarray(x)
+    array = as_array(x, "x")
     if array.dtype not in INPUT_DTYPES:
         native = array.dtype.newbyteorder("=") if array.dtype.kind == "f" else array.dtype
         if native in INPUT_DTYPES:
@@ -106,7 +110,7 @@ def _as_float_array(x: ArrayLike) -> NDArray[Any]:
 
 
 def _check_least_byte(least: int) -> None:
-    if isinstance(least, bool) or not hasattr(least, "__index__") or not 0 <= int(least) <= 254:
+    if not is_integer(least) or not 0 <= least <= 254:
         raise InputError(
             f"min_scale_byte is {least!r}", found=least, field="min_scale_byte", rule="an E8M0 byte, 0 .. 254"
         )
@@ -121,7 +125,7 @@ def _check_importance(
         raise SchemeError(
             f"rule {rule.name!r} does not weigh errors", field="importance", hint="rule='optimal'"
         )
-    weights = np.array(importance, dtype=np.float64, order="C")
+    weights = np.ascontiguousarray(as_array(importance, "importance", np.float64))
     if weights.shape != (grid.length,):
         raise InputError(
             f"importance has shape {weights.shape}, the axis {grid.length} positions",
@@ -157,14 +161,16 @@ def find_nonfinite(array: NDArray[Any]) -> tuple[int, int, float] | None:
     return int(bad.sum()), first, float(values[first])
 
 
-def nonfinite_error(count: int, size: int, index: tuple[int, ...], found: float) -> NonFiniteError:
+def nonfinite_error(
+    count: int, size: int, index: tuple[int, ...], found: float, hint: str | None
+) -> NonFiniteError:
     """The error for `count` of `size` values, the first at `index`."""
     return NonFiniteError(
         f"{count} of {size} values are NaN, infinite or beyond float32; "
         f"the first is {found} at index {list(index)}",
         found=found,
         rule="only finite float32 values can be quantized",
-        hint="mend the source; nonfinite='nan-block' marks such MX blocks as NaN",
+        hint=hint,
     )
 
 
@@ -176,7 +182,16 @@ def _overflow_error(rows: NDArray[Any], scheme: Scheme, parts: QuantizedRows) ->
         found=amax,
         field="scales",
         rule="a scale is finite in its stored type",
-        hint="bfloat16 or float32 scales: scheme(..., scale='bfloat16')"
-        if scheme.offset != "minimum"
-        else "another scheme, such as uint4 with bfloat16 scales",
+        hint=_wider_scales(scheme),
     )
+
+
+def _wider_scales(scheme: Scheme) -> str:
+    """What to do where a scale overflows."""
+    if scheme.offset == "minimum":
+        return "another scheme, such as uint4 with bfloat16 scales"
+    if scheme.scale.name == "float16":
+        return "--scale bfloat16 or float32: scheme(..., scale='bfloat16')"
+    if scheme.scale.name == "bfloat16":
+        return "--scale float32: scheme(..., scale='float32')"
+    return "more bits, or smaller numbers: these lie at the end of float32"

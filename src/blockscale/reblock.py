@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .errors import InputError
 from .metrics import TensorError
 from .quantize import quantize
 from .rules import Rule
@@ -47,6 +48,8 @@ def reblock(
         AxisError: no such axis.
         NonFiniteError: `w` has NaN blocks or infinite values.
     """
+    if not isinstance(w, BlockTensor):
+        raise InputError(f"w is a {type(w).__name__}, not a BlockTensor", found=type(w).__name__, field="w")
     values = w.dequantize(threads=threads)
     tensor = quantize(values, w.scheme if scheme is None else scheme, axis=axis, rule=rule, threads=threads)
     return Reblocked(tensor, tensor.error(values))

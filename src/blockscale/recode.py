@@ -15,16 +15,19 @@ import numpy as np
 
 from .blocks import BlockGrid
 from .dialects.ggml_formats import FORMATS
-from .dialects.ggml_minimum import with_zero_points, zero_point_schemes
+from .dialects.ggml_minimum import rewritten, zero_point_schemes
 from .errors import InputError
+from .native import GRAIN, _split
 from .quantize import quantize
 from .recode_steps import (
     NotExact,
+    UnevenMinimums,
     ZeroPoints,
     fitting_zero_points,
     from_minimum,
     from_mx,
     has_fit,
+    minimum_form,
     other_scale,
     same_numbers,
     signedness,
@@ -35,9 +38,18 @@ from .recode_steps import (
 from .schemes import Scheme
 from .tensor import BlockTensor
 
-__all__ = ["NotExact", "Recoded", "difference", "is_renaming", "pick_exact", "recode", "recode_exactly"]
+__all__ = [
+    "NotExact",
+    "Recoded",
+    "converted",
+    "difference",
+    "is_renaming",
+    "pick_exact",
+    "recode",
+    "recode_exactly",
+]
 
-_SLAB_ELEMENTS = 1 << 22
+_SLAB_ELEMENTS = 1 << 18  # few enough to stay in cache
 # Names of schemes whose codes have five bits of their byte: the smallest code.
 _FIVE_BITS = {row.scheme.name: -row.bias for row in FORMATS.values() if row.code_bits == 5}
 
@@ -86,16 +98,40 @@ def recode(
     Raises:
         BlockscaleError: values that the scheme cannot hold at all.
     """
-    try:
-        return Recoded(recode_exactly(w, target, zero_points), True)
-    except NotExact as error:
-        reason = str(error)
+    new, reason = converted(w, target, rule=rule, zero_points=zero_points)
+    return Recoded(new, False, *difference(w, new), reason) if reason else Recoded(new, True)
+
+
+def converted(
+    w: BlockTensor,
+    target: Scheme,
+    *,
+    rule: str | None = None,
+    zero_points: ZeroPoints | None = None,
+    threads: int | None = None,
+    reason: str = "",
+) -> tuple[BlockTensor, str]:
+    """As `recode`, without measuring: the tensor, and why it is not exact; empty if it is.
+
+    Args:
+        w: the tensor.
+        target: the scheme it gets.
+        rule: as for `recode`.
+        zero_points: as for `recode`.
+        threads: at most this many threads; None: all processors.
+        reason: why it cannot be exact, where `pick_exact` has found that before.
+    """
+    if not reason or same_numbers(w.scheme, target):
+        try:
+            return recode_exactly(w, target, zero_points), ""
+        except NotExact as error:
+            reason = str(error)
     new = None
     if has_fit(w) and target in zero_point_schemes(w.scheme):
-        new = with_zero_points(w, target).tensor
+        new = rewritten(w, target, threads=threads)
     if new is None or not stores_zero_points(new, zero_points):
-        new = quantize(w.dequantize(), target, axis=w.axis, rule=rule)
-    return Recoded(new, False, *difference(w, new), reason)
+        new = quantize(w.dequantize(threads=threads), target, axis=w.axis, rule=rule, threads=threads)
+    return new, reason
 
 
 def stores_zero_points(w: BlockTensor, allowed: ZeroPoints | None) -> bool:
@@ -145,22 +181,32 @@ def _named(w: BlockTensor, target: Scheme) -> BlockTensor:
     return w if w.scheme == target else replace(w, scheme=target)
 
 
-def difference(a: BlockTensor, b: BlockTensor) -> tuple[float, float]:
+def difference(a: BlockTensor, b: BlockTensor, threads: int | None = None) -> tuple[float, float]:
     """Largest and mean absolute difference of the decoded values of two tensors of one shape and axis.
 
-    NaN on one side only is an infinite difference.
+    NaN on one side only is an infinite difference. The result does not depend on `threads`.
     """
-    largest, total = 0.0, 0.0
     step = max(1, _SLAB_ELEMENTS // max(1, a.grid.length))
-    for begin in range(0, a.grid.rows, step):
-        x, y = (_rows(w, begin, begin + step).dequantize().astype(np.float64) for w in (a, b))
-        with np.errstate(invalid="ignore"):
-            error = np.abs(x - y)
+
+    def run(begin: int, end: int) -> list[tuple[float, float]]:
+        return [_slab_difference(a, b, i * step, (i + 1) * step) for i in range(begin, end)]
+
+    slabs = -(-a.grid.rows // step)
+    found = [pair for part in _split(run, slabs, a.size, threads, GRAIN) for pair in part]
+    total = sum(pair[1] for pair in found)
+    return max((pair[0] for pair in found), default=0.0), total / a.size if a.size else 0.0
+
+
+def _slab_difference(a: BlockTensor, b: BlockTensor, begin: int, end: int) -> tuple[float, float]:
+    """Largest absolute difference in some rows, and the sum of all."""
+    x, y = (_rows(w, begin, end).dequantize(threads=1) for w in (a, b))
+    with np.errstate(invalid="ignore"):
+        error = np.subtract(x, y, dtype=np.float64)
+        np.abs(error, out=error)
+    if not np.isfinite(error.sum()):
         error[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
         error[np.isnan(error)] = np.inf
-        largest = max(largest, float(error.max(initial=0.0)))
-        total += float(error.sum())
-    return largest, total / a.size if a.size else 0.0
+    return float(error.max(initial=0.0)), float(error.sum())
 
 
 def _rows(w: BlockTensor, begin: int, end: int) -> BlockTensor:
@@ -181,11 +227,18 @@ def pick_exact(
         candidates: schemes, the best first, with the zero points that the target stores for each.
     """
     reasons: dict[Scheme, str] = {}
+    uneven: dict[Scheme | None, str] = {}
     for target, allowed in candidates.items():
+        form = minimum_form(w.scheme, target)
+        if form in uneven:
+            reasons[target] = uneven[form]
+            continue
         try:
             return recode_exactly(w, target, allowed), reasons
         except NotExact as error:
             reasons[target] = str(error)
+            if isinstance(error, UnevenMinimums):
+                uneven[form] = str(error)
     if not candidates:
         raise InputError("no scheme of the target fits this tensor")
     return None, reasons

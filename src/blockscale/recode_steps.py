@@ -16,12 +16,17 @@ from .packing import pack_codes, unpack_codes
 from .schemes import Scheme, scheme
 from .tensor import BlockTensor
 
+_CHUNK = 1 << 14  # blocks looked at together: what stays in cache
 ZeroPoints = tuple[int, int]
 """Smallest and largest zero point that a target stores."""
 
 
 class NotExact(Exception):
     """A scheme cannot hold the values; the text says why."""
+
+
+class UnevenMinimums(NotExact):
+    """Minimums are no multiples of their scales: so it is for every target that takes the same form."""
 
 
 def same_numbers(a: Scheme, b: Scheme) -> bool:
@@ -55,21 +60,28 @@ def from_minimum(w: BlockTensor, target: Scheme) -> BlockTensor:
     """Minimums as zero points, where they are multiples of their scale."""
     if w.scheme.offset != "minimum":
         return w
-    forms = zero_point_schemes(w.scheme)
-    wanted = next((s for s in forms if same_numbers(s, target)), forms[0])
     if not has_fit(w):
         raise NotExact("minimums become zero points in whole blocks along the last dimension only")
-    if target.offset == "minimum":
+    wanted = minimum_form(w.scheme, target)
+    if wanted is None:
         raise NotExact(f"{w.scheme.name} adds a minimum per block, {target.name} does not")
-    lost = _uneven_minimums(w, wanted)
+    blocks, lost = w.grid.n_blocks, _uneven_minimums(w, wanted)
     if lost:
-        raise NotExact(f"the minimum is no multiple of the scale in {lost} of {w.grid.n_blocks} blocks")
+        raise UnevenMinimums(f"the minimum is no multiple of the scale in {lost:,} of {blocks:,} blocks")
     found = with_zero_points(w, wanted)
     if found.largest_error:
-        blocks = w.grid.n_blocks - found.exact_blocks
-        raise NotExact(f"the minimum is no multiple of the scale in {blocks} of {w.grid.n_blocks} blocks")
+        lost = blocks - found.exact_blocks
+        raise UnevenMinimums(f"the minimum is no multiple of the scale in {lost:,} of {blocks:,} blocks")
     _check_zeros(w, found.tensor)
     return found.tensor
+
+
+def minimum_form(row: Scheme, target: Scheme) -> Scheme | None:
+    """The scheme with zero points through which one with minimums gets to a target; None: no way."""
+    if row.offset != "minimum" or target.offset == "minimum":
+        return None
+    forms = zero_point_schemes(row)
+    return next((s for s in forms if same_numbers(s, target)), forms[0])
 
 
 def has_fit(w: BlockTensor) -> bool:
@@ -87,16 +99,22 @@ def _uneven_minimums(w: BlockTensor, wanted: Scheme) -> int:
     if w.row_offsets is None:
         return 0
     finest = {(4, 4): 1, (4, 8): 17, (8, 8): 8}.get((w.scheme.element.bits, wanted.element.bits), 17)
-    scales, minimums = (a.reshape(-1).astype(np.float64) for a in (w.row_scales, w.row_offsets))
-    steps = minimums / scales
-    away = np.full(steps.shape, np.inf)
+    scales, minimums = w.row_scales.reshape(-1), w.row_offsets.reshape(-1)
+    codes, found = w.packed.reshape(w.grid.n_blocks, -1), 0
+    for begin in range(0, scales.size, _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        uneven = begin + np.flatnonzero(_is_uneven(scales[part], minimums[part], finest))
+        found += int(np.count_nonzero((codes[uneven] != codes[uneven, :1]).any(axis=1)))
+    return found
+
+
+def _is_uneven(scales: NDArray[Any], minimums: NDArray[Any], finest: int) -> NDArray[np.bool_]:
+    steps = minimums.astype(np.float64) / scales.astype(np.float64)
+    slack, uneven = 1e-5 * (np.abs(steps) + 32), np.ones(steps.shape, bool)
     for k in range(1, finest + 1):
-        np.minimum(away, np.abs(k * steps - np.rint(k * steps)) / k, out=away)
-    uneven = np.flatnonzero(away > 1e-5 * (np.abs(steps) + 32))
-    if not uneven.size:
-        return 0
-    codes = w.packed.reshape(w.grid.n_blocks, -1)[uneven]
-    return int(np.count_nonzero((codes != codes[:, :1]).any(axis=1)))
+        multiple = k * steps
+        uneven &= np.abs(multiple - np.rint(multiple)) > k * slack
+    return uneven
 
 
 def to_minimum(w: BlockTensor, target: Scheme) -> BlockTensor:
@@ -112,7 +130,7 @@ def to_minimum(w: BlockTensor, target: Scheme) -> BlockTensor:
         minimums = wanted.astype(target.scale.dtype)
     wrong = int(np.count_nonzero(minimums.astype(np.float64) != wanted))
     if wrong:
-        raise NotExact(f"scale times zero point does not fit float16 in {wrong} of {wanted.size} blocks")
+        raise NotExact(f"scale times zero point does not fit float16 in {wrong:,} of {wanted.size:,} blocks")
     row = replace(w.scheme, offset="minimum")
     new = BlockTensor(w.grid, row, w.packed, w.row_scales, minimums, w.report)
     _check_zeros(w, new)
@@ -229,5 +247,5 @@ def _with_scales(
         stored = scales.astype(row.scale.dtype)
     wrong = int(np.count_nonzero(stored.astype(np.float64) != scales))
     if wrong:
-        raise NotExact(f"{wrong} of {scales.size} scales do not fit {row.scale.name}")
+        raise NotExact(f"{wrong:,} of {scales.size:,} scales do not fit {row.scale.name}")
     return BlockTensor(w.grid, row, packed, stored, w.row_offsets, w.report)

@@ -42,9 +42,9 @@ class Errors:
     total: float = 0.0
     elements: int = 0
 
-    def add(self, old: BlockTensor, new: BlockTensor) -> None:
+    def add(self, old: BlockTensor, new: BlockTensor, threads: int | None = None) -> None:
         """Add the differences of two tensors of one shape."""
-        largest, mean = difference(old, new)
+        largest, mean = difference(old, new, threads)
         self.largest = max(self.largest, largest)
         self.total += mean * old.size
         self.elements += old.size

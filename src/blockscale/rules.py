@@ -75,6 +75,13 @@ def rule_for(scheme: Scheme, rule: str | Rule | None) -> Rule:
     """
     if isinstance(rule, Rule):
         rule = str(rule)
+    if rule is not None and not isinstance(rule, str):
+        raise SchemeError(
+            f"a rule is a name or a Rule, not {type(rule).__name__}",
+            found=rule,
+            field="rule",
+            hint=f"one of {', '.join(RULES)}",
+        )
     if not scheme.default_rule:
         raise SchemeError(
             f"nothing can be quantized to {scheme.name}; it can only be read and written back",

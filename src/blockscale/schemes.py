@@ -153,6 +153,10 @@ def scheme(
     Source: Hurray format, 3.3 and 3.5; OCP MX v1.0, 5.
     """
     row = name if isinstance(name, Scheme) else _row(name)
+    if symmetric is not None and not isinstance(symmetric, bool):
+        raise SchemeError(
+            f"symmetric is {symmetric!r}", found=symmetric, field="symmetric", rule="True, False or None"
+        )
     if block_size is not None:
         check_block_size(block_size)
         row = replace(row, block_size=int(block_size))
@@ -164,6 +168,13 @@ def scheme(
 
 
 def _row(name: str) -> Scheme:
+    if not isinstance(name, str):
+        raise SchemeError(
+            f"a scheme is a name or a Scheme, not {type(name).__name__}",
+            found=name,
+            field="scheme",
+            hint=f"one of {', '.join(SCHEMES)}",
+        )
     if name in READ_ONLY_SCHEMES:
         return READ_ONLY_SCHEMES[name]
     if name not in SCHEMES:
@@ -172,6 +183,13 @@ def _row(name: str) -> Scheme:
 
 
 def _with_scale(row: Scheme, scale: str) -> Scheme:
+    if not isinstance(scale, str):
+        raise SchemeError(
+            f"a scale type is a name, not {type(scale).__name__}",
+            found=scale,
+            field="scale",
+            hint=f"one of {', '.join(SCALE_TYPES)}",
+        )
     if row.is_mx or row.offset == "minimum":
         if scale == row.scale.name:
             return row
@@ -198,6 +216,7 @@ def _with_symmetry(row: Scheme, symmetric: bool) -> Scheme:
             f"{row.name} is {row.describe()}; it cannot be made symmetric={symmetric}",
             found=symmetric,
             field="symmetric",
-            hint=f"scheme({row.element.name!r}, symmetric={symmetric}) can",
+            hint=f"scheme('{'int' if symmetric else 'uint'}{4 if row.element.bits == 4 else 8}') is "
+            f"{'symmetric' if symmetric else 'asymmetric'}",
         )
     return replace(row, offset=offset, default_rule="absmax" if symmetric else "minmax")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,19 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import BlockGrid
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, TensorInfo
 from .errors import UnsupportedError
 from .packing import packed_size
+from .sources.base import box_runs
 from .tensor import BlockTensor
 
 SLAB_ELEMENTS = 1 << 21
+_BYTE = 8  # as many codes of any width end on a byte
 
 Slab = tuple[slice, ...]
 """A box: one slice per dimension."""
 
 
 def split_slabs(
-    shape: tuple[int, ...], axis: int | None = None, block_size: int = 1, limit: int = SLAB_ELEMENTS
+    shape: tuple[int, ...], axis: int | None = None, block_size: int = 1, limit: int | None = None
 ) -> Iterator[Slab]:
     """Cut a tensor into boxes of at most about `limit` elements, in the order of its elements.
 
@@ -31,14 +34,15 @@ def split_slabs(
         shape: shape of the tensor.
         axis: the blocked axis; boxes end between blocks there, and packed codes on bytes.
         block_size: elements per block.
-        limit: elements of a box; one block wide boxes may be larger.
+        limit: elements of a box, None: `SLAB_ELEMENTS`; one block wide boxes may be larger.
 
     Yields:
         Slabs that cover the tensor; none for an empty one.
     """
     if 0 in shape:
         return
-    unit = max(block_size, 8)  # eight codes of any width end on a byte
+    limit = SLAB_ELEMENTS if limit is None else limit
+    unit = max(block_size, _BYTE)
     steps = [min(unit, n) if i == axis else 1 for i, n in enumerate(shape)]
     for i in reversed(range(len(shape))):
         room = limit // math.prod(step for j, step in enumerate(steps) if j != i)
@@ -69,12 +73,35 @@ def slab_reader(ckpt: Checkpoint, name: str) -> Callable[[Slab], NDArray[Any]]:
     if dtype is not None:
         shape, real = ckpt.info(name).shape, _real(dtype)
         return lambda slab: _read_plain(ckpt, name, shape, real, slab)
-    tensor = ckpt[name]
-    if isinstance(tensor, BlockTensor):
-        return lambda slab: cut_block_tensor(tensor, slab).dequantize(threads=1)
-    whole = np.asarray(tensor)
+    blocks = block_reader(ckpt, name)
+    if blocks is not None:
+        return partial(_read_blocks, ckpt.info(name), blocks)
+    whole = np.asarray(ckpt[name])
     _real(whole.dtype)
     return lambda slab: whole[slab]
+
+
+def _read_blocks(info: TensorInfo, blocks: Callable[[Slab], BlockTensor], slab: Slab) -> NDArray[Any]:
+    """The values of a slab that may begin within blocks: those around it are read whole."""
+    axis, size = info.axis or 0, max(info.scheme.block_size if info.scheme else 1, _BYTE)
+    part, wide = slab[axis], list(slab)
+    first, end = part.start // size * size, min(-(-part.stop // size) * size, info.shape[axis])
+    wide[axis] = slice(first, end)
+    values = blocks(tuple(wide)).dequantize(threads=1)
+    inside = [slice(None)] * len(slab)
+    inside[axis] = slice(part.start - first, part.stop - first)
+    return values[tuple(inside)]
+
+
+def block_reader(ckpt: Checkpoint, name: str) -> Callable[[Slab], BlockTensor] | None:
+    """A function that reads a slab that begins between blocks; None for what is no BlockTensor."""
+    if ckpt.info(name).scheme is None:
+        return None
+    read = ckpt.boxes(name)
+    if read is not None:
+        return read
+    tensor = ckpt[name]
+    return partial(cut_block_tensor, tensor) if isinstance(tensor, BlockTensor) else None
 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -119,18 +146,8 @@ def _read_plain(
     ckpt: Checkpoint, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], slab: Slab
 ) -> NDArray[Any]:
     """Read a box of a row-major tensor as runs that follow each other in the file."""
-    whole = len(shape)  # dimensions from here on are read entirely
-    while whole and slab[whole - 1] == slice(0, shape[whole - 1]):
-        whole -= 1
-    split = max(whole - 1, 0)
-    if not shape:
-        return ckpt.read_rows(name, 0, 1, 1).reshape(())
-    stride = math.prod(shape[split + 1 :])
-    run = (slab[split].stop - slab[split].start) * stride
-    out = np.empty((math.prod(slab_shape(slab[:split])), run), dtype)
-    for i, index in enumerate(product(*(range(p.start, p.stop) for p in slab[:split]))):
-        begin = slab[split].start * stride
-        for j, at in enumerate(index):
-            begin += at * math.prod(shape[j + 1 :])
+    starts, run = box_runs(shape, slab)
+    out = np.empty((len(starts), run), dtype)
+    for i, begin in enumerate(starts):
         out[i] = ckpt.read_rows(name, begin, begin + run, 1)[:, 0]
     return out.reshape(slab_shape(slab))

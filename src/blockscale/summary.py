@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
 
 import numpy as np
@@ -27,6 +29,7 @@ from .values import (
 )
 
 _E8M0 = "F8_E8M0"
+_SLAB_BYTES = 16 << 20
 # Ends of names under which other toolchains store the parts of one weight.
 _FOREIGN_PARTS = {
     ".qweight": "packed codes of a GPTQ or AWQ weight",
@@ -65,6 +68,7 @@ class Summarizer:
 
     def __init__(self, ckpt: Checkpoint) -> None:
         self._ckpt = ckpt
+        self._read = 0
         self._file = HrryFile(ckpt.path, permissive=True) if ckpt.kind == "hrry" else None
 
     def summarize(self, name: str, *, deep: bool = False) -> TensorSummary:
@@ -95,6 +99,15 @@ class Summarizer:
             tuple(problems),
         )
 
+    def forget(self, read: int) -> None:
+        """Now and then, give back the physical memory of what was read through maps: `read` more bytes."""
+        self._read += read
+        if self._read > _SLAB_BYTES:
+            self._read = 0
+            self._ckpt.forget()
+            if self._file is not None:
+                self._file.forget()
+
     def close(self) -> None:
         """Close what was opened beside the checkpoint."""
         if self._file is not None:
@@ -119,12 +132,24 @@ class Summarizer:
             buffers = [self._file.buffer(info.name, i) for i in range(len(d.buffers))]
             return read_parameters(d, d.quantization, buffers)
         if info.scheme is not None:
-            w = self._ckpt[info.name]
-            if isinstance(w, BlockTensor):
-                return Parameters(w.row_scales, w.zero_points)
+            return self._of_blocks(info)
         if info.dtype == _E8M0:
             return Parameters(np.asarray(self._ckpt[info.name]).reshape(-1))
         return Parameters()
+
+    def _of_blocks(self, info: TensorInfo) -> Parameters:
+        """Scales and zero points of a block-scaled tensor, some rows at a time where the container can."""
+        rows = math.prod(info.shape[:-1]) if info.shape else 0
+        step = max(1, _SLAB_BYTES * rows // max(1, info.nbytes))
+        slabs = (self._ckpt.rows(info.name, i, min(i + step, rows)) for i in range(0, rows, step))
+        first = next(slabs, None)
+        if first is None:
+            w = self._ckpt[info.name]
+            return Parameters(w.row_scales, w.zero_points) if isinstance(w, BlockTensor) else Parameters()
+        found = [Parameters(w.row_scales, w.zero_points) for w in chain([first], slabs) if w is not None]
+        scales = np.concatenate([p.scales for p in found if p.scales is not None])
+        zeros = [p.zero_points for p in found if p.zero_points is not None]
+        return Parameters(scales, np.concatenate(zeros) if zeros else None)
 
     def _broken_rules(self, info: TensorInfo, parameters: Parameters) -> Iterator[str]:
         """What strict reading refuses, and values that no scheme allows."""
@@ -222,3 +247,4 @@ def summarize(ckpt: Checkpoint, names: Sequence[str], *, deep: bool = False) -> 
     with Summarizer(ckpt) as summarizer:
         for name in names:
             yield summarizer.summarize(name, deep=deep)
+            summarizer.forget(ckpt.info(name).nbytes)

@@ -12,32 +12,32 @@ from numpy.typing import NDArray
 from .blocks import BlockGrid
 from .containers.safetensors_table import DTYPES
 from .dialects import dialect, ggml
-from .hurray import encode_tensor
-from .packing import pack_codes
+from .hurray import encode_blocks, encode_tensor
+from .packing import pack_codes, packed_size
 from .targets import OutputTensor, Target, block_type, stored_parts
 from .tensor import BlockTensor
 
 
 def encode_rows(
-    target: Target, t: OutputTensor, w: BlockTensor, first_row: int, *, fresh: bool
+    target: Target, t: OutputTensor, w: BlockTensor, first_block: int, *, fresh: bool
 ) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
-    """Part, offset and bytes of some canonical rows, blocks along the last axis of a `.hrry` or GGUF tensor.
+    """Part, offset and bytes of blocks that follow each other along the last axis, in `.hrry` or GGUF.
 
     Args:
         target: where they go.
         t: the whole tensor.
-        w: the rows, as a matrix.
-        first_row: number of the first.
+        w: the blocks, as rows of a matrix.
+        first_block: number of the first; its codes begin on a byte.
         fresh: whether they were quantized just now (zero blocks then look as ggml writes them).
     """
     if target.kind == "gguf":
         data = ggml.pack_blocks(w, block_type(t), zero_scale="ggml" if fresh else "sign")
-        yield "0", first_row * data.shape[1], data.reshape(-1)
+        yield "0", first_block * (data.shape[1] // w.grid.blocks_per_row), data.reshape(-1)
         return
-    blocks = w.grid.blocks_per_row
-    sizes = (w.grid.row_bytes(w.scheme.element.bits), blocks * w.scheme.scale.bits // 8, blocks * 4)
-    for i, (data, size) in enumerate(zip(encode_tensor(w)[1], sizes, strict=False)):
-        yield str(i), first_row * size, data
+    codes_at = packed_size(first_block * w.block_size, w.scheme.element.bits)
+    offsets = (codes_at, first_block * w.scheme.scale.bits // 8, first_block * 4)
+    for i, (data, at) in enumerate(zip(encode_blocks(w), offsets, strict=False)):
+        yield str(i), at, data
 
 
 def encode_whole(

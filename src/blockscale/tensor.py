@@ -8,9 +8,10 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .blocks import BlockGrid, as_rows, block_grid
+from .arguments import as_array, is_integer
+from .blocks import BlockGrid, as_rows, block_grid, check_padding
 from .dequantize import dequantize_rows
-from .errors import InputError, SchemeError
+from .errors import InputError, RowIndexError, SchemeError
 from .metrics import BlockErrors, TensorError, measure_error
 from .packing import pack_codes, unpack_codes
 from .schemes import Scheme
@@ -133,8 +134,11 @@ class BlockTensor:
         Raises:
             InputError: shapes or dtypes that do not fit.
         """
-        raw = np.asarray(codes)
+        if not isinstance(scheme, Scheme):
+            raise SchemeError(f"{scheme!r} is no Scheme", found=scheme, field="scheme", hint="bs.scheme(...)")
+        raw = as_array(codes, "codes")
         grid = block_grid(raw.shape, axis, scheme.block_size)
+        check_padding(grid)
         rows = _bit_patterns(as_rows(raw, grid.axis), scheme)
         padded = np.zeros((grid.rows, grid.padded_length), np.uint8)
         padded[:, : grid.length] = rows
@@ -262,7 +266,9 @@ class BlockTensor:
             per: None for one TensorError; `"block"` or `"channel"` for arrays of the same figures, shaped as
                 `scales`, or as the tensor without the axis.
         """
-        return measure_error(np.asarray(reference), self.dequantize(), self.limits(), self.grid, per)
+        return measure_error(
+            as_array(reference, "reference"), self.dequantize(), self.limits(), self.grid, per
+        )
 
     def validate(self) -> None:
         """Check the values of scales against the scheme.
@@ -286,7 +292,7 @@ class BlockTensor:
 
     def same_bits(self, other: BlockTensor) -> bool:
         """True if shape, axis, scheme, codes, scales and offsets are equal bit for bit."""
-        if (self.grid, self.scheme) != (other.grid, other.scheme):
+        if not isinstance(other, BlockTensor) or (self.grid, self.scheme) != (other.grid, other.scheme):
             return False
         mine = (self.packed, self.row_scales, self.row_offsets)
         theirs = (other.packed, other.row_scales, other.row_offsets)
@@ -309,7 +315,7 @@ class BlockTensor:
                 rule="slices take whole rows",
                 hint="dequantize() first, or slice another way",
             )
-        span = range(grid.shape[0])[index]
+        span = _span(grid.shape[0], index)
         if isinstance(span, int):
             start, count, shape, axis = span, 1, grid.shape[1:], grid.axis - 1
         else:
@@ -330,9 +336,14 @@ class BlockTensor:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """NumPy's protocol: the dequantized values."""
         if copy is False:
-            raise ValueError("a BlockTensor becomes an array only by dequantizing, which copies")
+            raise InputError("a BlockTensor becomes an array only by dequantizing, which copies")
         values = self.dequantize()
         return values if dtype is None else values.astype(dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies (pickle, copy) are checked and read-only as the original is."""
+        parts = (self.packed, self.row_scales, self.row_offsets)
+        return BlockTensor, (self.grid, self.scheme, *parts, self.report)
 
     def __repr__(self) -> str:
         """Shape, scheme, axis and size."""
@@ -389,8 +400,26 @@ def _check_part(name: str, part: NDArray[Any], shape: tuple[int, ...], dtype: np
         )
 
 
+def _span(size: int, index: Any) -> int | range:
+    """The rows that an index or a slice names."""
+    if not isinstance(index, slice) and not is_integer(index):
+        raise InputError(
+            f"an index is an integer or a slice, not {type(index).__name__}",
+            found=index,
+            rule="slices take whole rows of the first dimension",
+            hint="w.dequantize()[...] for anything else",
+        )
+    try:
+        span: int | range = range(size)[index]
+    except IndexError:
+        raise RowIndexError(f"row {index} of {size}", found=index, rule=f"-{size} <= row < {size}") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the slice {index} cannot be taken: {error}", found=index) from None
+    return span
+
+
 def _block_rows(name: str, values: ArrayLike, grid: BlockGrid, dtype: np.dtype[Any]) -> NDArray[Any]:
-    array = np.asarray(values)
+    array = as_array(values, name)
     if array.shape != grid.scale_shape:
         raise InputError(
             f"{name} have shape {array.shape}, need {grid.scale_shape}",

@@ -196,31 +196,52 @@ class CodeStatistics:
 
 
 def scale_statistics(scales: NDArray[Any]) -> ScaleStatistics:
-    """Statistics of scales of any type.
+    """Statistics of scales of any type; of one or two bytes, without copies of them.
 
     Args:
         scales: any shape; float16, bfloat16, float32 or E8M0.
     """
     flat = scales.reshape(-1)
-    is_e8m0 = flat.dtype == ELEMENTS["float8_e8m0"].dtype
-    values = flat.astype(np.float32)
-    finite = values[np.isfinite(values)]
-    low, middle, high = (
-        (float(finite.min()), float(np.median(finite)), float(finite.max()))
-        if finite.size
-        else (0.0, 0.0, 0.0)
-    )
-    stored = flat.view(np.uint8) if is_e8m0 else None
+    values, counts = _counted(flat) if flat.dtype.itemsize <= 2 else _sorted(flat)
+    finite = np.isfinite(values)
+    shown, times = values[finite], counts[finite]
+    stored = flat.view(np.uint8) if flat.dtype == ELEMENTS["float8_e8m0"].dtype else None
     return ScaleStatistics(
         flat.size,
-        low,
-        middle,
-        high,
-        int(np.count_nonzero(finite < 0)),
-        int(np.count_nonzero(finite == 0)),
-        flat.size - finite.size,
+        float(shown[0]) if shown.size else 0.0,
+        _median(shown, times),
+        float(shown[-1]) if shown.size else 0.0,
+        int(times[shown < 0].sum()),
+        int(times[shown == 0].sum()),
+        flat.size - int(times.sum()),
         None if stored is None or stored.size == 0 else (int(stored.min()), int(stored.max())),
     )
+
+
+def _counted(flat: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The values that occur, ascending, and how often each does."""
+    bits = flat.view(f"u{flat.dtype.itemsize}")
+    counts = np.zeros(1 << 8 * flat.dtype.itemsize, np.int64)
+    for begin in range(0, bits.size, CHUNK_BYTES):
+        counts += np.bincount(bits[begin : begin + CHUNK_BYTES], minlength=counts.size)
+    used = np.flatnonzero(counts)
+    values = used.astype(bits.dtype).view(flat.dtype).astype(np.float32)
+    order = np.argsort(values, kind="stable")
+    return values[order], counts[used[order]]
+
+
+def _sorted(flat: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    values = np.sort(flat.astype(np.float32))
+    return values, np.ones(values.size, np.int64)
+
+
+def _median(values: NDArray[np.float32], counts: NDArray[np.int64]) -> float:
+    """The median of ascending values that occur more than once; 0 of none."""
+    if not values.size:
+        return 0.0
+    ends = np.cumsum(counts)
+    middle = [(int(ends[-1]) - 1) // 2, int(ends[-1]) // 2]
+    return float(values[np.searchsorted(ends, middle, side="right")].mean())
 
 
 def code_statistics(counts: ByteCounts, kind: Element, size: int) -> CodeStatistics:

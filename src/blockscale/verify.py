@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .arguments import as_path
 from .containers.base import read_exactly
 from .containers.hrry import find_problems
 from .containers.safetensors import ArrayEntry, SafetensorsFile
@@ -43,7 +44,7 @@ def verify_file(path: str | os.PathLike[str], *, progress: Progress | None = Non
         InputError: there is no such file, or it cannot be read.
         UnsupportedError: a file of another kind.
     """
-    path = Path(path)
+    path = as_path(path)
     if path.is_dir() or path.name.endswith(".index.json"):
         try:
             paths = list_shards(path)

@@ -219,6 +219,34 @@ void fuzz_dequantize(const Variants& v, long seed) {
   }
 }
 
+void fuzz_minimums(const Variants& v, long seed) {
+  const MinimumSpec spec{below(2) ? 4 : 8, static_cast<int32_t>(1 + below(17)), int64_t{2} << below(7)};
+  const int64_t blocks = 1 + below(200), size = blocks * spec.block_size;
+  Buffer packed(size * spec.bits / 8, 1), scales(blocks * 2, 2), minimums(blocks * 2, 2);
+  const uint32_t mask = spec.bits == 8 ? 31 : 255;
+  for (size_t i = 0; i < packed.size; ++i) packed.data[i] = static_cast<char>(draw() & mask);
+  const uint32_t kind = below(3) ? 0xBBFFu : 0xFFFFu;  // at times NaN, infinities and zeros too
+  for (int64_t i = 0; i < 2 * blocks; ++i) {
+    const uint16_t h = static_cast<uint16_t>(draw() & kind);
+    memcpy((i < blocks ? scales : minimums).data + i % blocks * 2, &h, 2);
+  }
+  Buffer codes(size, 1), s(blocks * 4), z(blocks * 4);
+  for (int i = 0; i < v.count; ++i) {
+    Buffer c(size, 1), t(blocks * 4), y(blocks * 4);
+    const int64_t cut = below(static_cast<uint32_t>(blocks + 1));
+    for (int part = 0; part < 2; ++part) {
+      v.table[i]->rewrite_minimums(spec, reinterpret_cast<uint8_t*>(packed.data), scales.data, minimums.data,
+                                   part ? cut : 0, part ? blocks : cut, reinterpret_cast<uint8_t*>(c.data),
+                                   reinterpret_cast<float*>(t.data), reinterpret_cast<int32_t*>(y.data));
+    }
+    if (i) {
+      expect(same(c, codes) && same(t, s) && same(y, z), "rewrite_minimums", v.table[i]->isa, seed);
+    } else {
+      memcpy(codes.data, c.data, c.size), memcpy(s.data, t.data, t.size), memcpy(z.data, y.data, y.size);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -230,6 +258,7 @@ int main(int argc, char** argv) {
     fuzz_mx(v, seed);
     fuzz_affine(v, seed);
     fuzz_dequantize(v, seed);
+    fuzz_minimums(v, seed);
   }
   printf("%ld rounds, %d failures, instruction sets:", rounds, failures);
   for (int i = 0; i < v.count; ++i) printf(" %s", v.table[i]->isa);

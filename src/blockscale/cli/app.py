@@ -32,6 +32,7 @@ from .verify import verify
 REFUSED = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+_STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class GuardedGroup(click.Group):
@@ -71,12 +72,25 @@ for verb in (quantize, convert, inspect, compare, verify, schemes, info, complet
 
 def main() -> None:
     """Entry point of the command."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed: an output file must not get its number
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         with contextlib.suppress(AttributeError, ValueError):  # names that the terminal cannot show
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+            getattr(sys, name).reconfigure(errors="backslashreplace")
     with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # removes partial files
+        for number in _STOPPING:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, _stop)
     app(prog_name="blockscale")
+
+
+def _stop(number: int, _frame: object) -> None:
+    """Stop, partial files removed; another signal must not stop that."""
+    for other in _STOPPING:
+        signal.signal(other, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
 
 
 def _report(error: BaseException) -> int | None:

@@ -40,7 +40,8 @@ def compare(a: str, b: str, **options: Any) -> None:
 
     with open_checkpoint(a) as left, open_checkpoint(b) as right:
         names = _names(left, right, options["patterns"])
-        total = sum(info.nbytes for name, info in left.infos.items() if name in names)
+        wanted = set(names)
+        total = sum(info.nbytes for name, info in left.infos.items() if name in wanted)
         with progress_bar("comparing", total) as progress:
             result = compare_checkpoints(
                 left, right, names=names, per=options["per"], threads=options["threads"], progress=progress

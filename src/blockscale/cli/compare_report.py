@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..checkpoint import Checkpoint
-from ..compare import QUANTILES, Comparison, PartErrors, TensorComparison
+from ..compare import Comparison, TensorComparison
 from ..metrics import ErrorSums
+from ..spread import QUANTILES, PartErrors
 from .names import group_rows
 from .output import Column, print_table, say
 from .text import printable, show_count, show_db, show_number, show_range, show_shape, show_share
@@ -54,8 +55,8 @@ def recorded_rule(ckpt: Checkpoint) -> str | None:
 
 
 def _print_table(result: Comparison, *, show_all: bool) -> None:
-    equal = [] if show_all else [t for t in result.tensors if _is_copy(t)]
-    tensors = [t for t in result.tensors if t not in equal]
+    tensors = [t for t in result.tensors if show_all or not _is_copy(t)]
+    equal = len(result.tensors) - len(tensors)
     kinds = [(t.a.shape, t.a.dtype, t.b.dtype, t.b.scheme, t.b.axis) for t in tensors]
     groups = group_rows([t.name for t in tensors], kinds, show_all=show_all)
     columns = [
@@ -76,7 +77,7 @@ def _print_table(result: Comparison, *, show_all: bool) -> None:
     if len(groups) < len(tensors):
         say("rows with a count: SQNR from worst to best, of the other figures the worst")
     if equal:
-        say(f"{show_count(len(equal), 'tensor')} not quantized and exactly equal (--all lists them)")
+        say(f"{show_count(equal, 'tensor')} not quantized and exactly equal (--all lists them)")
 
 
 def _is_copy(t: TensorComparison) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,11 @@ from ..plan import Plan
 from ..results import TensorResult
 from .names import NameGroup, group_rows
 from .output import Column, print_table, say
-from .text import printable, show_bytes, show_count, show_number, show_shape
+from .text import printable, show_bytes, show_count, show_number, show_range, show_shape
+
+_MOST_REASONS = 8
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?![\w.]*\w)")
+"""A whole number that stands alone: not part of a name (`int8`, `q4_0`) or of a fraction."""
 
 
 def print_plan(ckpt: Checkpoint, plan: Plan) -> None:
@@ -24,7 +29,10 @@ def print_plan(ckpt: Checkpoint, plan: Plan) -> None:
     for line in ckpt.reading.problems:
         say(f"  note: {printable(line)}")
     shards = f" in {len(plan.layout.files)} shards" if len(plan.layout.files) > 1 else ""
-    say(f"output    {plan.target.kind}, {plan.size:,} bytes ({show_bytes(plan.size)}){shards}\n")
+    say(f"output    {plan.target.kind}, {plan.size:,} bytes ({show_bytes(plan.size)}){shards}")
+    for line in plan.notes:
+        say(f"  note: {line}")
+    say()
 
 
 def print_results(ckpt: Checkpoint, results: Sequence[TensorResult], *, done: bool, show_all: bool) -> None:
@@ -49,8 +57,8 @@ def print_results(ckpt: Checkpoint, results: Sequence[TensorResult], *, done: bo
     recoded = [r for r in results if r.item.action == "recode"]
     exact = len(results) - len(recoded)
     say(f"{show_count(exact, 'tensor')} exact, {len(recoded)} re-encoded")
-    for reason in list(dict.fromkeys(_short(r.item.reason) for r in recoded))[:8]:
-        say(f"  re-encoded: {printable(reason)}")
+    for line in merge_reasons([r.item.reason for r in recoded])[:_MOST_REASONS]:
+        say(f"  re-encoded: {printable(line)}")
 
 
 def _row(ckpt: Checkpoint, group: NameGroup, results: Sequence[TensorResult], *, done: bool) -> list[str]:
@@ -75,8 +83,29 @@ def _was(ckpt: Checkpoint, result: TensorResult) -> str:
 
 def _short(reason: str) -> str:
     """The reason without the numbers that differ from tensor to tensor."""
-    words = ["N" if word.replace(",", "").isdigit() else word for word in reason.split()]
-    return " ".join(words)
+    return _NUMBER.sub("N", reason)
+
+
+def merge_reasons(reasons: Sequence[str]) -> list[str]:
+    """One line for reasons that differ in numbers only: counts (`3 of 8`) added up, others as a range."""
+    alike: dict[str, list[str]] = {}
+    for reason in reasons:
+        alike.setdefault(_short(reason), []).append(reason)
+    return [
+        _merge(found) + (f", {len(found):,} tensors" if len(found) > 1 else "") for found in alike.values()
+    ]
+
+
+def _merge(reasons: Sequence[str]) -> str:
+    columns = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
+    numbers = [[int(text.replace(",", "")) for text in column] for column in columns]
+    pieces = _NUMBER.split(reasons[0])
+    counts = {i + j for i in range(len(numbers) - 1) if pieces[i + 1] == " of " for j in (0, 1)}
+    shown = [
+        f"{sum(column):,}" if i in counts else show_range(column, lambda n: f"{n:.0f}")
+        for i, column in enumerate(numbers)
+    ]
+    return "".join(piece + number for piece, number in zip(pieces, [*shown, ""], strict=True))
 
 
 def document(
@@ -96,6 +125,7 @@ def document(
             "path": str(plan.target.path),
             "kind": plan.target.kind,
             "nbytes": plan.size,
+            "notes": list(plan.notes),
             "files": [f.name for f in plan.layout.files] + list(plan.layout.extras),
             "written": seconds is not None,
             "seconds": seconds,

@@ -28,7 +28,8 @@ class Column:
         title: its heading.
         is_number: right-aligned.
         fold: may be narrowed, its texts broken over lines; for names and sentences.
-        rank: where the terminal is too narrow, the columns of highest rank are left out first; 0: never.
+        rank: where the terminal is too narrow, the columns of highest rank are left out first; then those of
+            rank 0 from the right; never the first column, which names the row.
     """
 
     title: str
@@ -68,7 +69,8 @@ def print_table(
     for i in widths:
         c = columns[i]
         justify: Literal["left", "right"] = "right" if c.is_number else "left"
-        table.add_column(c.title, justify=justify, overflow="fold", no_wrap=not c.fold)
+        longest = max(len(c.title), *(len(row[i]) for row in body + foot))
+        table.add_column(c.title, justify=justify, overflow="fold", no_wrap=longest <= widths[i])
     for part in (body, foot):
         for row in part:
             table.add_row(*(_fold(row[i], n) for i, n in widths.items()))
@@ -92,11 +94,15 @@ def _fit(
     }
     least = {i: min(n, _FOLDED) if columns[i].fold else n for i, n in widths.items()}
     left_out = []
-    for i in sorted((i for i in widths if columns[i].rank), key=lambda i: -columns[i].rank):
+    first, *others = widths or [0]
+    by_rank = sorted(others, key=lambda i: (-columns[i].rank, i if columns[i].rank else -i))
+    for i in by_rank:
         if _line_width(least) <= width:
             break
         del least[i]
         left_out.append(columns[i].title)
+    if least:
+        least[first] = min(least[first], max(width, 1))
     room = max(0, width - _line_width(least))
     fitted = {}
     for i, n in least.items():
@@ -126,7 +132,25 @@ def print_json(verb: str, document: dict[str, Any]) -> None:
     from ..version import __version__
 
     whole = {"blockscale": __version__, "verb": verb, **document}
-    click.echo(json.dumps(plain(whole), indent=2, allow_nan=False))
+    for i, (key, value) in enumerate(whole.items()):
+        click.echo(("," if i else "{") + f"\n  {json.dumps(str(key))}: ", nl=False)
+        for piece in _json_pieces(value):
+            click.echo(piece, nl=False)
+    click.echo("\n}")
+
+
+def _json_pieces(value: Any) -> Iterator[str]:
+    """A value of the document as JSON; the items of long lists one by one, which takes little memory."""
+    if not isinstance(value, list) or not value:
+        yield _json(value, "  ")
+        return
+    for i, item in enumerate(value):
+        yield ("," if i else "[") + "\n    " + _json(item, "    ")
+    yield "\n  ]"
+
+
+def _json(value: Any, margin: str) -> str:
+    return json.dumps(plain(value), indent=2, allow_nan=False).replace("\n", "\n" + margin)
 
 
 def plain(value: Any) -> Any:

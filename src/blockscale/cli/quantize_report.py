@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import Checkpoint
+from ..keep import QUANTIZED_BEFORE
 from ..plan import Plan, PlanItem
 from ..results import TensorResult
 from ..schemes import Scheme
@@ -65,10 +66,15 @@ def print_plan(ckpt: Checkpoint, plan: Plan, scheme: Scheme, axis: int) -> None:
         bits = show_bits(bits_per_weight(chosen))
         say(f"          rule {chosen[0].rule}, blocks along axis {axis}, {bits} bits per weight")
     else:
-        say("          note: nothing is quantized, the output holds the same tensors")
+        again = any(item.reason == QUANTIZED_BEFORE for item in kept)
+        way = "; --requantize quantizes again what is quantized already" if again else ""
+        say(f"          note: nothing is quantized, the output holds the same tensors{way}")
     say(f"keep      {_total(kept)}")
     share = f", {100 * plan.size / source:.1f}% of the source" if source else ""
-    say(f"output    {plan.size:,} bytes ({show_bytes(plan.size)}){share}\n")
+    say(f"output    {plan.size:,} bytes ({show_bytes(plan.size)}){share}")
+    for line in plan.notes:
+        say(f"          note: {line}")
+    say()
 
 
 def print_results(results: Sequence[TensorResult], *, show_all: bool) -> None:
@@ -168,6 +174,7 @@ def document(
         "output": {
             "path": None if target is None else str(target),
             "nbytes": plan.size,
+            "notes": list(plan.notes),
             "written": seconds is not None,
             "seconds": seconds,
         },

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DescriptorError, InputError, error_context
+from ..hurray.boxes import BoxReader, box_reader
 from ..hurray.descriptor import TensorDescriptor
 from ..hurray.filemap import FileMap, IndexEntry
 from ..hurray.geometry import DYNAMIC
 from ..hurray.layouts import ROW_MAJOR
-from ..hurray.tensors import Tensor, decode_tensor
+from ..hurray.tensors import Tensor, decode_tensor, validate_values
 from .base import forget_pages, read_exactly
 from .hrry_index import (
     HrryEntry,
@@ -76,6 +77,7 @@ class HrryFile:
         except BaseException:
             self.close()
             raise
+        self.forget()  # descriptors lie between the data, and what was mapped with them is large
 
     def descriptor(self, name: str) -> TensorDescriptor:
         """The descriptor of a tensor; InputError if there is no such tensor."""
@@ -104,6 +106,27 @@ class HrryFile:
         buffers = [self.buffer(name, i) for i in range(len(entry.descriptor.buffers))]
         with error_context(file=str(self.path), tensor=name):
             return decode_tensor(entry.descriptor, buffers, permissive=self.permissive)
+
+    def check_values(self, name: str) -> None:
+        """Check what only the data of a tensor tell: scales and zero points, E8M0 bytes of a plain one.
+
+        Raises:
+            InputError: there is no such tensor.
+            DescriptorError: a value that its scheme forbids.
+        """
+        entry = self._entry(name)
+        buffers = [self.buffer(name, i) for i in range(len(entry.descriptor.buffers))]
+        with error_context(file=str(self.path), tensor=name):
+            validate_values(entry.descriptor, buffers, permissive=self.permissive)
+
+    def boxes(self, name: str) -> BoxReader | None:
+        """A function that reads boxes of a block-scaled tensor (see `hurray.box_reader`), or None."""
+        entry = self._entry(name)
+        if entry.descriptor.quantization is None:
+            return None
+        buffers = [self.buffer(name, i) for i in range(len(entry.descriptor.buffers))]
+        with error_context(file=str(self.path), tensor=name):
+            return box_reader(entry.descriptor, buffers, permissive=self.permissive)
 
     def plain_dtype(self, name: str) -> np.dtype[Any] | None:
         """Dtype of a tensor whose buffer 0 is its elements, row-major, whole bytes; else None."""

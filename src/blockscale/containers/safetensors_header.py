@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from ..errors import BlockscaleError, ContainerError, error_context
 from .base import read_exactly
+from .safetensors_guard import ITEMS_RULE, too_many_items
 from .safetensors_table import DTYPES, MAX_HEADER, METADATA, ArrayEntry, StoredDtype, is_text
 from .sniff import PEEK, recognise_foreign
 
@@ -57,7 +58,7 @@ def read_header(fd: int, file: str, *, tolerant: bool = False) -> Header:
         read_exactly(fd, 0, memoryview(first), file=file)
         text = bytearray(_header_length(bytes(first), size))
         read_exactly(fd, 8, memoryview(text), file=file)
-        return parse_header(bytes(text), size, tolerant=tolerant)
+        return parse_header(text, size, tolerant=tolerant)
 
 
 def _header_length(first: bytes, size: int) -> int:
@@ -84,7 +85,7 @@ def _header_length(first: bytes, size: int) -> int:
     raise _error(fault, rule, length, field="header length", offset=0, hint=hint)
 
 
-def parse_header(text: bytes, file_size: int, *, tolerant: bool = False) -> Header:
+def parse_header(text: bytes | bytearray, file_size: int, *, tolerant: bool = False) -> Header:
     """Check a header.
 
     Args:
@@ -120,7 +121,7 @@ def find_header_faults(fd: int, file: str) -> list[ContainerError]:
         read_exactly(fd, 0, memoryview(first), file=file)
         text = bytearray(_header_length(bytes(first), size))
         read_exactly(fd, 8, memoryview(text), file=file)
-        raw = _load_json(bytes(text))
+        raw = _load_json(text)
     except ContainerError as error:
         return [error]
     entries = []
@@ -139,20 +140,22 @@ def find_header_faults(fd: int, file: str) -> list[ContainerError]:
     return found
 
 
-def _load_json(text: bytes) -> dict[str, Any]:
+def _load_json(text: bytes | bytearray) -> dict[str, Any]:
     rule = "the header is one JSON object in UTF-8"
+    if (fault := too_many_items(text)) is not None:
+        raise _error(fault, ITEMS_RULE, hint="the file is damaged or hostile: download or write it again")
     try:
         decoded = text.decode("utf-8")
         raw = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_constant)
     except BlockscaleError:
         raise
     except UnicodeDecodeError as error:
-        at, found = 8 + error.start, text[error.start : error.end]
+        at, found = 8 + error.start, bytes(text[error.start : error.end])
         raise _error(f"the header is not UTF-8 at byte {at:,}", rule, found) from None
     except RecursionError:
         raise _error("the header is nested too deeply", rule) from None
     except json.JSONDecodeError as error:
-        raise _error(f"the header is not JSON: {error}", rule, text[:32]) from None
+        raise _error(f"the header is not JSON: {error}", rule, bytes(text[:32])) from None
     except ValueError:  # Python converts no integer of thousands of digits
         raise _error("the header contains a number of thousands of digits", rule) from None
     if not isinstance(raw, dict):
@@ -264,24 +267,28 @@ def _check_cover(entries: list[ArrayEntry], start: int, size: int, *, tolerant: 
 def _cover_faults(entries: list[ArrayEntry], start: int, size: int) -> Iterator[ContainerError]:
     """Each place where the tensors, in the order of their offsets, do not tile the buffer."""
     rule = "tensors cover the buffer exactly: no hole, no overlap, nothing after the last"
-    end, before = start, "the header"
+    end, last = start, None
     for entry in entries:
         fault = hint = None
         begin, gap = entry.offset - start, entry.offset - end
         if gap < 0:
-            fault = f"it begins at {begin:,}, {-gap:,} bytes inside {before}"
+            fault = f"it begins at {begin:,}, {-gap:,} bytes inside {_before(last)}"
         elif gap > 0:
-            fault = f"it begins at {begin:,}; the {gap:,} bytes after {before} belong to nothing"
+            fault = f"it begins at {begin:,}; the {gap:,} bytes after {_before(last)} belong to nothing"
         elif entry.offset + entry.nbytes > size:
             fault = f"it ends at byte {entry.offset + entry.nbytes:,}, the file at {size:,}"
             hint = "the file is cut short: download or write it again"
         if fault:
             yield _error(fault, rule, begin, tensor=entry.name, field="data_offsets", hint=hint)
         if entry.offset + entry.nbytes >= end:
-            end, before = entry.offset + entry.nbytes, f"tensor {_show(entry.name)}"
+            end, last = entry.offset + entry.nbytes, entry.name
     if end < size:
-        surplus = f"{size - end:,} bytes follow {before}, from byte {end:,} of the file on"
+        surplus = f"{size - end:,} bytes follow {_before(last)}, from byte {end:,} of the file on"
         yield _error(surplus, rule, size - end, hint="tolerant=True ignores them")
+
+
+def _before(name: str | None) -> str:
+    return "the header" if name is None else f"tensor {_show(name)}"
 
 
 def _show(value: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import InputError
+from .safetensors_guard import ITEMS_RULE, too_many_items
 from .safetensors_table import DTYPES, MAX_HEADER, METADATA, ArrayEntry, is_text
 
 Spec = tuple[str, str, Sequence[int]]
@@ -77,6 +78,8 @@ def _encode_header(header: dict[str, Any]) -> bytes:
     """Length and JSON; padded with spaces so that data begin at a multiple of eight."""
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    if (fault := too_many_items(text)) is not None:
+        raise InputError(fault, rule=ITEMS_RULE, hint="spread the tensors over several files")
     if len(text) > MAX_HEADER:
         raise InputError(
             f"the header takes {len(text):,} bytes",

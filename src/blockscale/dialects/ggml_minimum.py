@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..native_minimum import rewrite_minimums
 from ..packing import pack_codes, unpack_codes
 from ..schemes import Scheme, scheme
 from ..tensor import BlockTensor
 
 _INT32 = 2**31 - 1
-_NOISE = 1e-13  # of the sum of squares: errors that float64 cannot tell apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,12 @@ def zero_point_schemes(w: Scheme) -> tuple[Scheme, ...]:
 
 
 def with_zero_points(w: BlockTensor, target: Scheme) -> Rewritten:
-    """Write a tensor with minimums as one with zero points, and say what that costs.
+    """Write a tensor with minimums as one with zero points, as `rewritten`, and say what that costs."""
+    return _measure(w, rewritten(w, target))
+
+
+def rewritten(w: BlockTensor, target: Scheme, *, threads: int | None = None) -> BlockTensor:
+    """Write a tensor with minimums as one with zero points.
 
     uint4 keeps codes and scales and rounds the zero point, at an error of up to half a code; uint8 takes,
     block by block, the k and zero point with the least squared error, and the scale that then fits best.
@@ -58,83 +63,49 @@ def with_zero_points(w: BlockTensor, target: Scheme) -> Rewritten:
     Args:
         w: a tensor of a scheme with minimums (q4_1, q5_1), or whole rows of it.
         target: one of `zero_point_schemes(w.scheme)`.
+        threads: at most this many threads; None: all processors.
 
     Raises:
         InputError: `w` has no minimums, or blocks that are partial or not along the last dimension; another
             target.
     """
-    if w.row_offsets is None or w.scheme.offset != "minimum":
-        raise InputError(f"{w.scheme.name} has no minimums", found=w.scheme.name, field="scheme")
+    if w.row_offsets is None or w.scheme.offset != "minimum" or w.scheme.scale.name != "float16":
+        raise InputError(f"{w.scheme.name} has no float16 minimums", found=w.scheme.name, field="scheme")
     if target not in zero_point_schemes(w.scheme):
         names = " or ".join(s.describe() for s in zero_point_schemes(w.scheme))
         raise InputError(f"{target.describe()} is no target here", found=target.name, hint=names)
     grid = w.grid
     if grid.has_partial_blocks or grid.axis != len(grid.shape) - 1:
         raise InputError("whole blocks along the last dimension are needed, as GGUF has them", found=w.shape)
-    codes = unpack_codes(w.packed, w.scheme.element.bits, grid.padded_length).reshape(grid.n_blocks, -1)
-    d = w.row_scales.astype(np.float64).reshape(-1)
-    m = w.row_offsets.astype(np.float64).reshape(-1)
-    top = 31 if w.scheme.element.bits == 8 else 15
-    factor = int(target.element.max) // top
-    k, s, z = _fit(codes, d, m, factor if target.element.bits == 8 else 1)
-    new = codes * k.astype(np.uint8)[:, None]
-    s, z, new = _constant_blocks(codes, d, m, target, s, z, new)
-    tensor = BlockTensor(
-        grid,
-        target,
-        pack_codes(new.reshape(grid.rows, -1), target.element.bits),
-        s.astype(target.scale.dtype).reshape(grid.rows, -1),
-        z.astype(np.int32).reshape(grid.rows, -1),
-    )
-    return _measure(w, tensor)
+    bits = w.scheme.element.bits
+    d, m = (np.ascontiguousarray(a) for a in (w.row_scales, w.row_offsets))
+    if target.element.bits == 4:
+        return _rounded(w, target, d.astype(np.float64), m.astype(np.float64))
+    largest_k = int(target.element.max) // (31 if bits == 8 else 15)
+    packed = np.ascontiguousarray(w.packed)
+    codes, s, z = rewrite_minimums(packed, d, m, bits, grid.block_size, largest_k, threads=threads)
+    shape = (grid.rows, grid.blocks_per_row)
+    return BlockTensor(grid, target, codes.reshape(grid.rows, -1), s.reshape(shape), z.reshape(shape))
 
 
-def _fit(
-    codes: NDArray[np.uint8], d: NDArray[np.float64], m: NDArray[np.float64], largest_k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """k, scale and zero point per block; all from sums of codes and of their squares."""
-    n = codes.shape[1]
-    q1 = codes.sum(axis=1, dtype=np.int64).astype(np.float64)
-    wide = codes.astype(np.int64)
-    q2 = (wide * wide).sum(axis=1).astype(np.float64)
-    if largest_k == 1:
-        return np.ones(len(d), np.int64), d, np.clip(np.rint(-m / d), -_INT32, _INT32)
-    total = d * d * q2 + 2 * d * m * q1 + n * m * m
-    best = np.full(len(d), np.inf)
-    k_best, s_best, z_best = np.ones(len(d), np.int64), d.copy(), np.zeros(len(d))
-    for k in range(1, largest_k + 1):
-        exact_z = -k * m / d
-        for z in (np.floor(exact_z), np.ceil(exact_z)):
-            z = np.clip(z, -_INT32, _INT32)
-            a = d * k * q2 + (m * k - d * z) * q1 - n * m * z
-            b = k * k * q2 - 2 * k * z * q1 + n * z * z
-            s = np.divide(a, b, out=d / k, where=b > 0).astype(np.float32).astype(np.float64)
-            err = total - 2 * s * a + s * s * b
-            better = (err < best - _NOISE * total) & (s != 0)
-            best[better], k_best[better] = err[better], k
-            s_best[better], z_best[better] = s[better], z[better]
-    return k_best, s_best, z_best
+def _rounded(w: BlockTensor, target: Scheme, d: NDArray[np.float64], m: NDArray[np.float64]) -> BlockTensor:
+    """The same codes and scales with the nearest zero points.
 
-
-def _constant_blocks(
-    codes: NDArray[np.uint8],
-    d: NDArray[np.float64],
-    m: NDArray[np.float64],
-    target: Scheme,
-    s: NDArray[np.float64],
-    z: NDArray[np.float64],
-    new: NDArray[np.uint8],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8]]:
-    """Blocks of one value (d = 0 in ggml): that value as the scale, the code one beside the zero point."""
-    value = (d * codes[:, 0] + m).astype(np.float32).astype(np.float64)
+    Blocks of one value (d = 0 in ggml) get that value as the scale, where it fits, and the code one beside
+    the zero point.
+    """
+    grid = w.grid
+    codes = unpack_codes(w.packed, w.scheme.element.bits, grid.padded_length).reshape(*d.shape, -1)
+    z = np.clip(np.rint(-m / d), -_INT32, _INT32)
+    value = (d * codes[..., 0] + m).astype(np.float32).astype(np.float64)
     with np.errstate(over="ignore"):
         stored = np.abs(value).astype(target.scale.dtype).astype(np.float64)
-    constant = (codes == codes[:, :1]).all(axis=1) & (stored == np.abs(value))
-    scale = np.where(value == 0, 1.0, np.abs(value))
-    zero = (value < 0).astype(np.float64)
-    code = (value > 0).astype(np.uint8)
-    s, z = np.where(constant, scale, s), np.where(constant, zero, z)
-    return s, z, np.where(constant[:, None], code[:, None], new)
+    constant = (codes == codes[..., :1]).all(axis=-1) & (stored == np.abs(value))
+    s = np.where(constant, np.where(value == 0, 1.0, np.abs(value)), d)
+    z = np.where(constant, (value < 0).astype(np.float64), z)
+    new = np.where(constant[..., None], (value > 0).astype(np.uint8)[..., None], codes)
+    packed = pack_codes(new.reshape(grid.rows, -1), target.element.bits)
+    return BlockTensor(grid, target, packed, s.astype(target.scale.dtype), z.astype(np.int32))
 
 
 def _measure(w: BlockTensor, tensor: BlockTensor) -> Rewritten:

@@ -122,3 +122,15 @@ def _shard_violations(d: TensorDescriptor) -> Iterator[DescriptorError]:
             message = f"elements {at} to {at + n} of {whole}"
             offset = start + 8 * (d.rank + i)
             yield broken("H25", message, field=f"shard.offset[{i}]", offset=offset, found=at)
+
+
+def overrun(field: str, offset: int, needed: int, there: int) -> DescriptorError:
+    """H3: a field runs past the length that the descriptor gives."""
+    message = f"{needed} bytes are needed, {there} are left before descriptor_length"
+    return broken("H3", message, field=field, offset=offset, found=there)
+
+
+def truncated(field: str, offset: int, needed: int, there: int) -> DescriptorError:
+    """H2: the bytes end before the descriptor does."""
+    message = f"the descriptor is cut off: {needed} bytes are needed, {there} are there"
+    return broken("H2", message, field=field, offset=offset, found=there)

@@ -80,7 +80,7 @@ def read_block_rows(
     """
     bits, row_bytes = kind.bits, grid.row_bytes(kind.bits)
     check_capacity((grid.rows, row_bytes), 1)
-    if is_row_major and not place.is_tight and _is_canonical(grid, bits):
+    if is_row_major and not place.is_tight and is_canonical(grid, bits):
         end = place.byte_offset + grid.rows * row_bytes
         return _clear_padding(
             buffer[place.byte_offset : end].reshape(grid.rows, row_bytes), grid.length * bits
@@ -91,7 +91,7 @@ def read_block_rows(
         raw = _view(codes, place, origin, np.dtype(np.uint8))
     else:
         raw = _view(buffer, place, place.byte_offset, np.dtype(np.uint8))
-    return _pack_rows(as_rows(raw, grid.axis), grid, bits)
+    return pack_rows(as_rows(raw, grid.axis), grid, bits)
 
 
 def write_block_rows(w: BlockTensor) -> NDArray[np.uint8]:
@@ -100,7 +100,7 @@ def write_block_rows(w: BlockTensor) -> NDArray[np.uint8]:
     The tensor's own memory where nothing must move.
     """
     grid, bits = w.grid, w.scheme.element.bits
-    if _is_canonical(grid, bits):
+    if is_canonical(grid, bits):
         return w.packed.reshape(-1)
     codes = np.empty((grid.rows, grid.padded_length), np.uint8)
     for rows in _slabs(grid.rows, grid.padded_length):
@@ -173,7 +173,7 @@ def _unpack_span(place: Placement, buffer: NDArray[np.uint8]) -> tuple[NDArray[n
     return codes, origin
 
 
-def _is_canonical(grid: BlockGrid, bits: int) -> bool:
+def is_canonical(grid: BlockGrid, bits: int) -> bool:
     """True if file order and canonical order are the same bytes."""
     is_last = math.prod(grid.shape[grid.axis + 1 :]) == 1
     return is_last and (grid.rows <= 1 or grid.padded_length * bits % 8 == 0)
@@ -192,7 +192,7 @@ def _clear_padding(packed: NDArray[np.uint8], used_bits: int) -> NDArray[np.uint
     return packed
 
 
-def _pack_rows(rows: NDArray[np.uint8], grid: BlockGrid, bits: int) -> NDArray[np.uint8]:
+def pack_rows(rows: NDArray[np.uint8], grid: BlockGrid, bits: int) -> NDArray[np.uint8]:
     """Pack codes `(rows, length)` into canonical rows."""
     packed = np.empty((grid.rows, grid.row_bytes(bits)), np.uint8)
     for part in _slabs(grid.rows, grid.padded_length):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..blocks import MAX_RANK
 from ..errors import DescriptorError, InputError
-from .checks import descriptor_violations
+from .checks import descriptor_violations, overrun, truncated
 from .layouts import ROW_MAJOR, Layout, is_known_layout, read_layout
 from .quantization import Quantization, UnknownQuantization
 from .quantization_reader import read_quantization, too_short
@@ -129,10 +130,8 @@ class TensorDescriptor:
 
         Source: Hurray format, 2 and 3.6.
         """
-        descriptor = cls.parse(data)
-        for error in descriptor.violations(permissive=permissive):
-            raise error
-        return descriptor
+        decode = _decode if len(data) <= _SHORT else _decode.__wrapped__
+        return decode(bytes(data), permissive)
 
     @classmethod
     def parse(cls, data: bytes) -> TensorDescriptor:
@@ -163,9 +162,8 @@ class TensorDescriptor:
 
     def violations(self, *, permissive: bool = False) -> Iterator[DescriptorError]:
         """Each broken rule that the structure lets us see, the header's first."""
-        for error in descriptor_violations(self, permissive=permissive):
-            if not (permissive and is_tolerated(error)):
-                yield error
+        if not _keeps_rules(self, permissive):
+            yield from _violations(self, permissive)
 
     def offset_of(self, part: str) -> int:
         """Offset of a part: `shape`, `byte_offset`, `layout`, `buffers`, `quantization` ..."""
@@ -200,6 +198,30 @@ class TensorDescriptor:
             yield "composite_member", _MEMBER.pack(self.composite_role, b"")
 
 
+def _violations(d: TensorDescriptor, permissive: bool) -> Iterator[DescriptorError]:
+    for error in descriptor_violations(d, permissive=permissive):
+        if not (permissive and is_tolerated(error)):
+            yield error
+
+
+_SHORT = 1 << 12  # bytes of a descriptor worth remembering
+
+
+# The tensors of a model have few descriptors: each is decoded and checked once. Errors are not kept: who sees
+# them adds names to them.
+@lru_cache(maxsize=1024)
+def _keeps_rules(d: TensorDescriptor, permissive: bool) -> bool:
+    return next(_violations(d, permissive), None) is None
+
+
+@lru_cache(maxsize=1024)
+def _decode(data: bytes, permissive: bool) -> TensorDescriptor:
+    descriptor = _read_descriptor(data)
+    for error in descriptor.violations(permissive=permissive):
+        raise error
+    return descriptor
+
+
 def find_violations(data: bytes) -> list[DescriptorError]:
     """Every broken rule of a descriptor, in strict mode; a broken structure hides what comes after it."""
     try:
@@ -208,24 +230,14 @@ def find_violations(data: bytes) -> list[DescriptorError]:
         return [error]
 
 
-def _overrun(field: str, offset: int, needed: int, there: int) -> DescriptorError:
-    message = f"{needed} bytes are needed, {there} are left before descriptor_length"
-    return broken("H3", message, field=field, offset=offset, found=there)
-
-
-def _truncated(field: str, offset: int, needed: int, there: int) -> DescriptorError:
-    message = f"the descriptor is cut off: {needed} bytes are needed, {there} are there"
-    return broken("H2", message, field=field, offset=offset, found=there)
-
-
 def _read_descriptor(data: bytes) -> TensorDescriptor:
     if data[:4] != MAGIC:
         message = f"the magic is {data[:4]!r}"
         raise broken("H1", message, field="magic", offset=0, found=data[:4])
-    header = Cursor(data, _truncated)
+    header = Cursor(data, truncated)
     _, major, minor, length, flags, type_tag, layout_tag, rank = header.unpack(_HEADER, "header")
     _check_header(len(data), major, length, flags, rank)
-    cursor = Cursor(data, _overrun, start=HEADER_SIZE, end=length)
+    cursor = Cursor(data, overrun, start=HEADER_SIZE, end=length)
     for tag, field, offset in ((type_tag, "type_tag", 14), (layout_tag, "layout_tag", 15)):
         if tag in (0x00, 0xFF):
             raise broken("H8", f"{field} is 0x{tag:02X}", field=field, offset=offset, found=tag)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,11 @@ def plan_tensor(shape: Iterable[int], axis: int, scheme: Scheme) -> TensorDescri
 
     Source: Hurray format, 3.3, 3.5, 3.9.
     """
-    grid = block_grid(tuple(shape), axis, scheme.block_size)
+    return _plan_blocks(block_grid(tuple(shape), axis, scheme.block_size), scheme)
+
+
+@lru_cache(maxsize=1024)
+def _plan_blocks(grid: BlockGrid, scheme: Scheme) -> TensorDescriptor:
     if scheme.offset == "minimum":
         raise SchemeError(
             f"{scheme.name} adds a minimum per block, .hrry files have integer zero points",

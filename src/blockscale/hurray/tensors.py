@@ -27,7 +27,7 @@ from .descriptor import TensorDescriptor
 from .geometry import DYNAMIC, Placement, locate, storage_of
 from .layouts import ROW_MAJOR
 from .plan import check_storable, describe_tensor
-from .quantization import MXFP, PerBlockAffine, UnknownQuantization
+from .quantization import MXFP, KnownQuantization, PerBlockAffine, UnknownQuantization
 from .quantized import HurrayTensor
 from .rules import RULES, PermissiveWarning, broken, is_tolerated
 from .types import storage_type_of
@@ -66,14 +66,21 @@ def encode_tensor(value: Tensor) -> tuple[TensorDescriptor, list[NDArray[np.uint
     """
     descriptor = describe_tensor(value)
     if isinstance(value, BlockTensor):
-        check_storable(value)
-        buffers = [write_block_rows(value), _stored_scales(value)]
-        if value.row_offsets is not None:
-            buffers.append(as_bytes(value.row_offsets))
-        return descriptor, buffers
+        return descriptor, encode_blocks(value)
     if isinstance(value, HurrayTensor):
         return descriptor, list(value.buffers)
     return descriptor, [_array_bytes(value)]
+
+
+def encode_blocks(w: BlockTensor) -> list[NDArray[np.uint8]]:
+    """The buffers of a BlockTensor, or of a part of one that may be shorter than a block.
+
+    Raises:
+        InputError: values that the format cannot hold; the error says what would.
+    """
+    check_storable(w)
+    buffers = [write_block_rows(w), _stored_scales(w)]
+    return buffers if w.row_offsets is None else [*buffers, as_bytes(w.row_offsets)]
 
 
 def decode_tensor(
@@ -110,10 +117,21 @@ def decode_tensor(
         return _decode_array(descriptor, place, parts[0], permissive=permissive)
     check_capacity(descriptor.shape, 4)
     parameters = read_parameters(descriptor, q, parts)
-    for error in value_violations(descriptor, q, parameters):
-        _raise_or_warn(error, permissive=permissive)
+    check_values(descriptor, q, parameters, permissive=permissive)
     w = _decode_blocks(descriptor, place, parts[0], parameters)
     return w if w is not None else HurrayTensor(descriptor, tuple(parts), permissive)
+
+
+def check_values(
+    d: TensorDescriptor, q: KnownQuantization, parameters: Parameters, *, permissive: bool = False
+) -> None:
+    """Raise the first broken rule about scales and zero points; permissive: warn of what may pass.
+
+    Raises:
+        DescriptorError: a value that its scheme forbids.
+    """
+    for error in value_violations(d, q, parameters):
+        _raise_or_warn(error, permissive=permissive)
 
 
 def validate_buffers(descriptor: TensorDescriptor, sizes: Sequence[int], *, permissive: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Sources: what a container holds, as named tensors; they join containers and dialects."""
 
 from .base import Reading, Source, TensorInfo
-from .folder import list_shards, open_source
+from .folder import list_shards, open_source, without_collection
 from .gguf import GgufSource
 from .hrry import HrrySource
 from .safetensors import SafetensorsSource
@@ -15,4 +15,5 @@ __all__ = [
     "TensorInfo",
     "list_shards",
     "open_source",
+    "without_collection",
 ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hurray import Tensor
+from ..hurray import BoxReader, Tensor
 from ..schemes import Scheme
 from ..tensor import BlockTensor
 
@@ -44,7 +46,7 @@ class TensorInfo:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.shape, dtype=object))
+        return math.prod(self.shape)
 
     @property
     def bits_per_element(self) -> float:
@@ -102,6 +104,12 @@ class Source(Protocol):
     def rows(self, name: str, start: int, stop: int) -> BlockTensor | None:
         """Canonical rows of a block-scaled tensor as a matrix, into new memory; None: only `tensor` can."""
 
+    def boxes(self, name: str) -> BoxReader | None:
+        """A function that reads boxes of a block-scaled tensor that begin between blocks, into new memory.
+
+        None: only `tensor` can.
+        """
+
     def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """Stored bytes of a plain tensor's values, into new memory."""
 
@@ -125,6 +133,22 @@ class Source(Protocol):
         """Close the files."""
 
 
+def box_runs(shape: Sequence[int], box: Sequence[slice]) -> tuple[list[int], int]:
+    """A box as runs of elements that follow each other: where each begins, and how long all are."""
+    split = len(shape)  # dimensions from here on are taken whole
+    while split and box[split - 1] == slice(0, shape[split - 1]):
+        split -= 1
+    split = max(split - 1, 0)
+    if not shape:
+        return [0], 1
+    starts = np.zeros((1,), np.int64)
+    for i, n in enumerate(shape):
+        inner = np.arange(box[i].start, box[i].stop) if i < split else np.array([box[i].start])
+        starts = (starts[:, None] * n + inner).reshape(-1)
+    return [int(at) for at in starts], math.prod(part.stop - part.start for part in box[split:])
+
+
+@cache
 def is_float(dtype: np.dtype[Any] | None) -> bool:
     """Plain numbers that can be quantized: float64, float32, float16, bfloat16."""
     return dtype is not None and dtype.name in PLAIN_FLOATS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 from ..containers.gguf import GgufFile
 from ..containers.gguf_types import GgufEntry
 from ..dialects import ggml
-from ..hurray import Tensor
+from ..hurray import BoxReader, Tensor
 from ..tensor import BlockTensor
-from .base import Reading, TensorInfo, is_float
+from .base import Reading, TensorInfo, box_runs, is_float
 
 
 class GgufSource:
@@ -49,6 +50,24 @@ class GgufSource:
         data = self.file.read_bytes(name, start * entry.row_bytes, stop * entry.row_bytes)
         shape = (stop - start, entry.shape[-1])
         return ggml.unpack_blocks(data, entry.type, shape, first_row=start).tensor
+
+    def boxes(self, name: str) -> BoxReader | None:
+        """See Source."""
+        entry = self.file.entries[name]
+        if ggml.scheme_for(entry.type) is None:
+            return None
+
+        return partial(self._read_box, entry)
+
+    def _read_box(self, entry: GgufEntry, box: tuple[slice, ...]) -> BlockTensor:
+        size, width = entry.type.block_size, entry.type.block_bytes
+        starts, run = box_runs(entry.shape, box)
+        pieces = [
+            self.file.read_bytes(entry.name, at // size * width, (at + run) // size * width) for at in starts
+        ]
+        data = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        shape = tuple(part.stop - part.start for part in box)
+        return ggml.unpack_blocks(data, entry.type, shape, first_row=starts[0] // entry.shape[-1]).tensor
 
     def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See Source."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..containers.hrry import HrryFile
-from ..hurray import Tensor, TensorDescriptor, UnknownQuantization, scheme_of
+from ..hurray import BoxReader, Tensor, TensorDescriptor, UnknownQuantization, scheme_of
 from ..schemes import Scheme
 from ..tensor import BlockTensor
 from .base import Reading, TensorInfo, is_float
@@ -49,6 +49,10 @@ class HrrySource:
     def rows(self, name: str, start: int, stop: int) -> BlockTensor | None:
         """See Source."""
         return None
+
+    def boxes(self, name: str) -> BoxReader | None:
+        """See Source."""
+        return self.file.boxes(name)
 
     def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See Source."""

@@ -15,7 +15,7 @@ from ..dialects import NAMES, dialect, options_of
 from ..dialects.base import Options, Recognition, Stored, Weight
 from ..dialects.own_layout import METADATA_KEY, from_metadata
 from ..errors import ContainerError, FormatError
-from ..hurray import Tensor
+from ..hurray import BoxReader, Tensor
 from ..tensor import BlockTensor
 from .base import Reading, TensorInfo, is_float
 
@@ -122,6 +122,10 @@ class SafetensorsSource:
         return module.read(weight, self._load)
 
     def rows(self, name: str, start: int, stop: int) -> BlockTensor | None:
+        """See Source."""
+        return None
+
+    def boxes(self, name: str) -> BoxReader | None:
         """See Source."""
         return None
 
