@@ -294,8 +294,11 @@ inline Ints overflows(Floats v, uint32_t first) {
 }
 
 // Sixteen vectors to sixteen numbers: the lanes of each combined, in no order that callers may rely on.
-template <typename Combine>
-[[gnu::always_inline]] inline void combine_lanes(const Ints* v, int32_t* out, Combine combine) {
+// They may be floats: all loads and stores copy bytes.
+template <typename Vector, typename T, typename Combine>
+[[gnu::always_inline]] inline void combine_lanes(const Vector* vectors, T* out, Combine combine) {
+  Ints v[16];
+  for (int i = 0; i < 16; ++i) v[i] = load<Ints>(vectors + i);
 #if defined(__AVX512F__) || defined(__AVX2__)
   Ints quads[4];
   for (int i = 0; i < 4; ++i) {  // in each 128 bits: a lane of each of the vectors 4i .. 4i + 3
@@ -334,7 +337,8 @@ template <typename Combine>
   for (int i = 0; i < 16; ++i) {
     const Ints swapped = {v[i][2], v[i][3], v[i][0], v[i][1]}, two = combine(v[i], swapped);
     const Ints crossed = {two[1], two[0], two[3], two[2]};
-    out[i] = combine(two, crossed)[0];
+    const int32_t all = combine(two, crossed)[0];
+    memcpy(out + i, &all, sizeof all);
   }
 #endif
 }
@@ -345,7 +349,7 @@ template <typename Combine>
 
 // Sums in any order: for estimates, never for results.
 inline void sum_lanes(const Floats* v, float* out) {
-  combine_lanes((const Ints*)v, (int32_t*)out, [](Ints a, Ints b) { return (Ints)((Floats)a + (Floats)b); });
+  combine_lanes(v, out, [](Ints a, Ints b) { return (Ints)((Floats)a + (Floats)b); });
 }
 
 // Whether a code of four bits, a byte each, has the magnitude 1 or 3; n is a multiple of 16.

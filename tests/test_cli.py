@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 import blockscale as bs
 import convert_files as toys
+import gguf_files
 from blockscale.checkpoint import open_checkpoint, save_checkpoint
 from blockscale.cli.app import app
 from blockscale.cli.convert_report import merge_reasons
@@ -380,6 +381,23 @@ def test_inspect_lists_shards(tmp_path: Path) -> None:
     assert "safetensors in 3 shards" in shown
     assert "model-00003-of-00003.safetensors: " in shown
     assert len(run_json("inspect", made)["files"]) == 3
+
+
+def test_inspect_shows_the_metadata_of_gguf(tmp_path: Path) -> None:
+    made = gguf_files.write(tmp_path, gguf_files.small_file())
+    shown = run("inspect", made).output
+    for line in (
+        "general.architecture: test",
+        "b: True",
+        "n: 2 of int32: 1, -1",
+        "s: 3 of string: 'a', '', 'é'",
+    ):
+        assert f"  {line}\n" in shown
+    metadata = run_json("inspect", made)["metadata"]
+    assert metadata["general.architecture"] == "test"
+    assert metadata["b"] is True
+    assert metadata["n"] == {"type": "int32", "count": 2, "first": [1, -1]}
+    assert metadata["deep"] == {"type": "array", "count": 1, "first": [[1, 2]]}
 
 
 # convert

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from ..checkpoint import Checkpoint, TensorInfo
+from ..containers.gguf_values import GgufValue
 from ..summary import TensorSummary
 from ..values import CodeStatistics, ScaleStatistics
 from .names import NameGroup, collapse_names, group_rows
@@ -24,6 +27,7 @@ from .text import (
 )
 
 _LONGEST_VALUE = 200
+_FIRST_ITEMS = 8
 
 
 def print_checkpoint(ckpt: Checkpoint, found: Sequence[TensorSummary], *, show_all: bool) -> None:
@@ -38,6 +42,38 @@ def print_checkpoint(ckpt: Checkpoint, found: Sequence[TensorSummary], *, show_a
     _print_lines("problems", [(s.info.name, s.problems) for s in found], show_all=show_all)
 
 
+def _metadata_text(value: Any) -> Any:
+    if not isinstance(value, GgufValue):
+        return value
+    if value.item_type is None:
+        return value.value
+    first = ", ".join(repr(item) for item in _first_items(value))
+    more = ", ..." if len(value) > _FIRST_ITEMS else ""
+    return f"{len(value):,} of {value.item_type}: {first}{more}"
+
+
+def _metadata_document(value: Any) -> Any:
+    if not isinstance(value, GgufValue):
+        return value
+    if value.item_type is None:
+        return value.value
+    return {"type": value.item_type, "count": len(value), "first": _first_items(value)}
+
+
+def _first_items(value: GgufValue) -> list[Any]:
+    return [_plain(item) for item in value.value[:_FIRST_ITEMS]]
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_plain(inner) for inner in item[:_FIRST_ITEMS]]
+    return (
+        item[:_FIRST_ITEMS].tolist()
+        if isinstance(item, np.ndarray)
+        else getattr(item, "item", lambda: item)()
+    )
+
+
 def _print_head(ckpt: Checkpoint, found: Sequence[TensorSummary]) -> None:
     size = ckpt.nbytes
     elements = sum(s.info.size for s in found)
@@ -45,7 +81,7 @@ def _print_head(ckpt: Checkpoint, found: Sequence[TensorSummary]) -> None:
     tensors = show_count(len(ckpt.infos), "tensor")
     say(f"{printable(ckpt.path)}: {ckpt.kind}, {tensors}{shown}, {show_bytes(size)}")
     for key, value in ckpt.metadata.items():
-        text = printable(value)
+        text = printable(_metadata_text(value))
         cut = text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + f"... ({len(text)} characters)"
         say(f"  {printable(key)}: {cut}")
     if len(ckpt.paths) > 1:
@@ -217,7 +253,7 @@ def document(ckpt: Checkpoint, found: Sequence[TensorSummary]) -> dict[str, Any]
         "path": str(ckpt.path),
         "kind": ckpt.kind,
         "nbytes": ckpt.nbytes,
-        "metadata": dict(ckpt.metadata),
+        "metadata": {key: _metadata_document(value) for key, value in ckpt.metadata.items()},
         "files": [{"name": p.name, "nbytes": p.stat().st_size} for p in ckpt.paths],
         "dialects": list(ckpt.reading.dialects),
         "evidence": list(ckpt.reading.evidence),
