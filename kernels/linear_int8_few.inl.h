@@ -1,122 +1,6 @@
-// Four weight rows at a time, 128 elements a step. A Wide is 64 bytes in four parts of 16: part j belongs to
-// block j of the step. Dot products leave four integers per block and row; adding them across four rows at once
-// transposes them to (block, row), which is how scales, sums and results lie.
-
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
-#define BLOCKSCALE_MANY 1
-constexpr int kMostRows = 8;      // activation rows at a time
-constexpr int kSignedOffset = 128, kUnsignedOffset = 0;  // what is added to codes to make them unsigned
-struct Wide {
-  __m512i v;
-};
-struct WideFloat {
-  __m512 v;
-};
-inline Wide wide_load(const void* p) { return {_mm512_loadu_si512(p)}; }
-inline Wide wide_xor(Wide x, int c) { return {_mm512_xor_si512(x.v, _mm512_set1_epi8(static_cast<char>(c)))}; }
-inline Wide wide_low(Wide x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(15))}; }
-inline Wide wide_high(Wide x) { return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(15))}; }
-inline Wide wide_table(const int8_t* sixteen) {
-  return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen)))};
-}
-inline Wide wide_lookup(Wide table, Wide x) { return {_mm512_shuffle_epi8(table.v, x.v)}; }
-inline void wide_halves(const uint8_t* p, Wide* first, Wide* second) {
-  const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
-  first->v = _mm512_shuffle_i32x4(a, b, 0x88);
-  second->v = _mm512_shuffle_i32x4(a, b, 0xDD);
-}
-inline Wide wide_dot(Wide w0, Wide a0, Wide w1, Wide a1) {
-  return {_mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), w0.v, a0.v), w1.v, a1.v)};
-}
-inline Wide wide_pairs(Wide x, Wide y) {
-  return {_mm512_add_epi32(_mm512_unpacklo_epi32(x.v, y.v), _mm512_unpackhi_epi32(x.v, y.v))};
-}
-inline Wide wide_quads(Wide x, Wide y) {
-  return {_mm512_add_epi32(_mm512_unpacklo_epi64(x.v, y.v), _mm512_unpackhi_epi64(x.v, y.v))};
-}
-inline WideFloat wide_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
-inline WideFloat wide_floats(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline WideFloat wide_spread(const float* p) {  // p[j] to all of part j
-  const __m512 x = _mm512_broadcast_f32x4(_mm_loadu_ps(p));
-  return {_mm512_permutevar_ps(x, _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0))};
-}
-inline WideFloat wide_constant(float c) { return {_mm512_set1_ps(c)}; }
-inline WideFloat wide_zero() { return {_mm512_setzero_ps()}; }
-inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm512_mul_ps(x.v, y.v)}; }
-inline WideFloat operator+(WideFloat x, WideFloat y) { return {_mm512_add_ps(x.v, y.v)}; }
-inline WideFloat operator-(WideFloat x, WideFloat y) { return {_mm512_sub_ps(x.v, y.v)}; }
-inline __m128 wide_total(WideFloat x) {  // (part 0 + part 2) + (part 1 + part 3)
-  const __m256 low = _mm512_castps512_ps256(x.v), high = _mm512_extractf32x8_ps(x.v, 1);
-  const __m256 sum = _mm256_add_ps(low, high);
-  return _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
-}
-
-#else  // AVX2: two halves; signed codes
-constexpr int kMostRows = 2;
-constexpr int kSignedOffset = 0, kUnsignedOffset = -128;
-struct Wide {
-  __m256i a, b;
-};
-struct WideFloat {
-  __m256 a, b;
-};
-inline __m256i half_load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-inline Wide wide_load(const void* p) { return {half_load(p), half_load(static_cast<const char*>(p) + 32)}; }
-inline Wide wide_xor(Wide x, int c) {
-  const __m256i mask = _mm256_set1_epi8(static_cast<char>(c));
-  return {_mm256_xor_si256(x.a, mask), _mm256_xor_si256(x.b, mask)};
-}
-inline Wide wide_low(Wide x) {
-  const __m256i mask = _mm256_set1_epi8(15);
-  return {_mm256_and_si256(x.a, mask), _mm256_and_si256(x.b, mask)};
-}
-inline Wide wide_high(Wide x) { return wide_low({_mm256_srli_epi16(x.a, 4), _mm256_srli_epi16(x.b, 4)}); }
-inline Wide wide_table(const int8_t* sixteen) {
-  const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen)));
-  return {t, t};
-}
-inline Wide wide_lookup(Wide table, Wide x) {
-  return {_mm256_shuffle_epi8(table.a, x.a), _mm256_shuffle_epi8(table.b, x.b)};
-}
-inline void wide_halves(const uint8_t* p, Wide* first, Wide* second) {
-  const __m256i a = half_load(p), b = half_load(p + 32), c = half_load(p + 64), d = half_load(p + 96);
-  *first = {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(c, d, 0x20)};
-  *second = {_mm256_permute2x128_si256(a, b, 0x31), _mm256_permute2x128_si256(c, d, 0x31)};
-}
-// |w| <= 128 and |a| <= 127, so that pairs of products fit 16 bits.
-inline __m256i half_dot(__m256i w, __m256i a) {
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
-  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-}
-inline Wide wide_dot(Wide w0, Wide a0, Wide w1, Wide a1) {
-  return {_mm256_add_epi32(half_dot(w0.a, a0.a), half_dot(w1.a, a1.a)),
-          _mm256_add_epi32(half_dot(w0.b, a0.b), half_dot(w1.b, a1.b))};
-}
-inline __m256i half_pairs(__m256i x, __m256i y) {
-  return _mm256_add_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
-}
-inline __m256i half_quads(__m256i x, __m256i y) {
-  return _mm256_add_epi32(_mm256_unpacklo_epi64(x, y), _mm256_unpackhi_epi64(x, y));
-}
-inline Wide wide_pairs(Wide x, Wide y) { return {half_pairs(x.a, y.a), half_pairs(x.b, y.b)}; }
-inline Wide wide_quads(Wide x, Wide y) { return {half_quads(x.a, y.a), half_quads(x.b, y.b)}; }
-inline WideFloat wide_float(Wide x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-inline WideFloat wide_floats(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline WideFloat wide_spread(const float* p) {
-  const __m256 x = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p));
-  return {_mm256_permutevar_ps(x, _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0)),
-          _mm256_permutevar_ps(x, _mm256_set_epi32(3, 3, 3, 3, 2, 2, 2, 2))};
-}
-inline WideFloat wide_constant(float c) { return {_mm256_set1_ps(c), _mm256_set1_ps(c)}; }
-inline WideFloat wide_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
-inline WideFloat operator+(WideFloat x, WideFloat y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
-inline WideFloat operator-(WideFloat x, WideFloat y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
-inline __m128 wide_total(WideFloat x) {
-  const __m256 sum = _mm256_add_ps(x.a, x.b);
-  return _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
-}
-#endif
+// Few activation rows: four weight rows at a time, 128 elements a step; part j of a Wide belongs to block j of the
+// step. Dot products leave four integers per block and row; adding them across four rows at once transposes them to
+// (block, row), which is how scales, sums and results lie.
 
 // Four weight rows as the loops below read them.
 struct WeightGroup {
@@ -133,7 +17,7 @@ struct WeightGroup {
 inline void stored_codes(const WeightGroup& g, Int8Order order, Wide table, int64_t step, int j, Wide* w0, Wide* w1) {
   if (order == kEvenOdd) {
     const Wide x = wide_load(g.row[j] + step * 64);
-    *w0 = wide_lookup(table, wide_low(x)), *w1 = wide_lookup(table, wide_high(x));
+    *w0 = wide_low(table, x), *w1 = wide_high(table, x);
   } else {
     wide_halves(g.row[j] + step * 128, w0, w1);
     *w0 = wide_xor(*w0, g.flip), *w1 = wide_xor(*w1, g.flip);
@@ -181,9 +65,6 @@ template <Int8Order kOrder, bool kShifts, bool kMinimums>
 inline void int8_all_rows(const WeightGroup& g, const Int8Activations& a, int64_t steps, float* out,
                           int64_t out_stride, int64_t count) {
   int64_t r = 0;
-  if constexpr (kMostRows >= 8)
-    for (; r + 8 <= a.rows; r += 8)
-      int8_steps<8, kOrder, kShifts, kMinimums>(g, a, r, steps, out, out_stride, count);
   if constexpr (kMostRows >= 4)
     for (; r + 4 <= a.rows; r += 4)
       int8_steps<4, kOrder, kShifts, kMinimums>(g, a, r, steps, out, out_stride, count);
@@ -257,17 +138,19 @@ inline void spread_scales(const LinearSpec& spec, const BlockPlaces& at, const v
   spread_rest(at, t, [&](int64_t b) { return load_scale(spec.scale_type, from, b) * step; }, out);
 }
 
-// Zero points of four rows as floats; false if one is so large that sums might not be exact in float32.
+// Zero points beyond it might give sums that are not exact in float32: (2**11 + 128) * 127 * 32 < 2**24.
+constexpr int32_t kZeroPointLimit = 1024;
+
+// Zero points of four rows as floats; false if one is too large.
 inline bool spread_zero_points(const BlockPlaces& at, const int32_t* z, int offset, float* out) {
-  constexpr int32_t kLimit = 1024;  // (2**11 + 128) * 127 * 32 < 2**24
   int32_t most = 0;
   for (int j = 0; j < 4; ++j)
     for (int64_t b = 0; b < at.blocks; ++b) {
       const int32_t v = z[at.block[j] + b];
-      const int32_t size = v < -kLimit || v > kLimit ? kLimit + 1 : v < 0 ? -v : v;
+      const int32_t size = v < -kZeroPointLimit || v > kZeroPointLimit ? kZeroPointLimit + 1 : v < 0 ? -v : v;
       most = size > most ? size : most;
     }
-  if (most > kLimit) return false;
+  if (most > kZeroPointLimit) return false;
   spread_rest(at, 0, [=](int64_t b) { return static_cast<float>(z[b] + offset); }, out);
   return true;
 }
