@@ -1,6 +1,6 @@
 // y = a W^T with activations in 8 bits. Sums of products within a segment (up to 32 elements of one block) are
 // integers and exact, so every instruction gives the same; the segments are added in float32 in one fixed order
-// (docs/linear.md): segment t goes to lane t mod 4, ascending, as (scale of a * scale of w) * sum.
+// (docs/linear.md): segment t goes to lane t mod 4 of its quarter of K, ascending, as (scale of a * scale of w) * sum.
 
 #include "linear_int8_quantize.inl.h"
 
@@ -13,13 +13,14 @@ inline float weight_scale(const LinearSpec& spec, int64_t block) {
 inline void int8_row(const LinearSpec& spec, const Int8Activations& a, Int8Order order, int64_t n, uint8_t* codes,
                      int16_t* integers, float* out, int64_t out_stride) {
   const int64_t size = segment_size(spec.block_size), segments = (spec.length + size - 1) / size;
-  const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size;
+  const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size, quarter = (segments + 63) / 64 * 16;
   unpack(spec.packed + n * spec.row_bytes, spec.length, spec.bits, codes);
   for (int64_t k = 0; k < spec.length; ++k) integers[k] = spec.integers[codes[k]];
   for (int64_t r = 0; r < a.rows; ++r) {
     const int8_t* row = a.codes + r * a.stride;
-    float lane[4] = {};
+    float lane[kLanes] = {};
     for (int64_t t = 0; t < segments; ++t) {
+      float& to = lane[t / quarter * 4 + t % 4];
       const int64_t begin = t * size, end = begin + size < spec.length ? begin + size : spec.length;
       const int64_t block = n * blocks + begin / spec.block_size;
       int32_t sum = 0;
@@ -32,16 +33,17 @@ inline void int8_row(const LinearSpec& spec, const Int8Activations& a, Int8Order
       int64_t exact = sum;
       if (spec.offset == 1)
         exact -= static_cast<int64_t>(static_cast<const int32_t*>(spec.offsets)[block]) * static_cast<int64_t>(total);
-      lane[t & 3] += s * static_cast<float>(exact);
-      if (spec.offset == 2) lane[t & 3] += (sa * load_scale(spec.scale_type, spec.offsets, block)) * total;
+      to += s * static_cast<float>(exact);
+      if (spec.offset == 2) to += (sa * load_scale(spec.scale_type, spec.offsets, block)) * total;
     }
-    out[r * out_stride + n] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
+    out[r * out_stride + n] = add_lanes(lane);
   }
 }
 
 #if defined(__AVX2__)
 // clang-format off: each builds on those before it
 #include "linear_int8_wide.inl.h"
+#include "linear_int8_scales.inl.h"
 #include "linear_int8_few.inl.h"
 #if BLOCKSCALE_MANY
 #include "linear_int8_tile.inl.h"
@@ -62,7 +64,7 @@ bool linear_int8(const LinearSpec& spec, const Int8Activations& a, int64_t n_beg
   if (n_begin < 0) return false;
 #endif
   if (order != kNatural)
-    return int8_groups(spec, a, order, n_begin, n_end, codes.data, integers.data, out, out_stride);
+    return int8_few(spec, a, order, n_begin, n_end, codes.data, integers.data, out, out_stride);
 #endif
   for (int64_t n = n_begin; n < n_end; ++n)
     int8_row(spec, a, order, n, codes.data, integers.data, out, out_stride);

@@ -3,7 +3,6 @@
 // activations meet it; their float32 lanes wait in memory meanwhile. Same integers, same order of additions.
 
 constexpr int64_t kManyRows = 6;       // activation rows from which the tile pays
-constexpr int64_t kTileSegments = 32;  // segments of a tile: 32 KiB of codes
 constexpr int64_t kTileWidth = 32;     // weight rows of a tile, in two halves of a vector each
 
 // Activations of a call, and what is subtracted for stored codes that lie `offset` too high.
@@ -24,29 +23,30 @@ struct NextTile {
   }
 };
 
-// kA activation rows from r on and kHalves halves of the tile; `steps` times four segments, the first `begin`.
-// lanes: (rows, 4, kTileWidth).
+// kA activation rows from r on and kTiles halves of the tile: `count` segments of a quarter, the first `begin`.
+// lanes: (rows, kLanes, kTileWidth), from the first of the quarter on.
 template <int kA, int kTiles, bool kShifts, bool kMinimums>
-inline void many_tile(const HalfTile* w, const ManyRows& rows, int64_t r, int64_t begin, int64_t steps,
+inline void many_tile(const HalfTile* w, const ManyRows& rows, int64_t r, int64_t begin, int64_t count,
                       NextTile next, float* lanes) {
   const Int8Activations& a = rows.a;
-  for (int j = 0; j < 4; ++j) {
+  for (int64_t j = 0; j < 4; ++j) {
     __m512 sum[kA][kTiles];
     for (int i = 0; i < kA; ++i)
-      for (int h = 0; h < kTiles; ++h) sum[i][h] = _mm512_load_ps(lanes + (i * 4 + j) * kTileWidth + h * 16);
-    for (int64_t s = 0; s < steps; ++s) {
-      const int64_t u = s * 4 + j, t = begin + u;
+      for (int h = 0; h < kTiles; ++h) sum[i][h] = _mm512_load_ps(lanes + (i * kLanes + j) * kTileWidth + h * 16);
+    for (int64_t u = j; u < count; u += 4) {
+      const int64_t t = begin + u;
       next.ask();
       __m512i dot[kA][kTiles];
       for (int i = 0; i < kA; ++i)
         for (int h = 0; h < kTiles; ++h) dot[i][h] = _mm512_set1_epi32(rows.corrections[(r + i) * a.segments + t]);
+      const int8_t* codes = a.codes + r * a.stride + t / 4 * 128 + j * 16;
 #pragma GCC unroll 8
       for (int q = 0; q < 8; ++q) {
         __m512i x[kTiles];
         for (int h = 0; h < kTiles; ++h) x[h] = _mm512_load_si512(w[h].codes + u * 512 + q * 64);
         for (int i = 0; i < kA; ++i) {
           int32_t four;
-          memcpy(&four, a.codes + (r + i) * a.stride + t / 4 * 128 + j * 16 + q / 4 * 64 + q % 4 * 4, 4);
+          memcpy(&four, codes + i * a.stride + q / 4 * 64 + q % 4 * 4, 4);
           const __m512i y = _mm512_set1_epi32(four);
           for (int h = 0; h < kTiles; ++h) dot[i][h] = _mm512_dpbusd_epi32(dot[i][h], x[h], y);
         }
@@ -67,35 +67,29 @@ inline void many_tile(const HalfTile* w, const ManyRows& rows, int64_t r, int64_
       }
     }
     for (int i = 0; i < kA; ++i)
-      for (int h = 0; h < kTiles; ++h) _mm512_store_ps(lanes + (i * 4 + j) * kTileWidth + h * 16, sum[i][h]);
+      for (int h = 0; h < kTiles; ++h) _mm512_store_ps(lanes + (i * kLanes + j) * kTileWidth + h * 16, sum[i][h]);
   }
 }
 
 template <int kTiles, bool kShifts, bool kMinimums>
-inline void many_rows(const HalfTile* w, const ManyRows& rows, int64_t begin, int64_t steps, NextTile next,
+inline void many_rows(const HalfTile* w, const ManyRows& rows, int64_t begin, int64_t count, NextTile next,
                       float* lanes) {
+  constexpr int64_t kRowLanes = kLanes * kTileWidth;
   int64_t r = 0;
   for (; r + 4 <= rows.a.rows; r += 4) {
-    many_tile<4, kTiles, kShifts, kMinimums>(w, rows, r, begin, steps, next, lanes + r * 4 * kTileWidth);
+    many_tile<4, kTiles, kShifts, kMinimums>(w, rows, r, begin, count, next, lanes + r * kRowLanes);
     next.bytes = 0;
   }
   for (; r < rows.a.rows; ++r)
-    many_tile<1, kTiles, kShifts, kMinimums>(w, rows, r, begin, steps, {}, lanes + r * 4 * kTileWidth);
+    many_tile<1, kTiles, kShifts, kMinimums>(w, rows, r, begin, count, {}, lanes + r * kRowLanes);
 }
 
 template <int kTiles>
 inline void many_dispatch(const LinearSpec& spec, const HalfTile* w, const ManyRows& rows, int64_t begin,
-                          int64_t steps, NextTile next, float* lanes) {
-  if (spec.offset == 0) many_rows<kTiles, false, false>(w, rows, begin, steps, next, lanes);
-  if (spec.offset == 1) many_rows<kTiles, true, false>(w, rows, begin, steps, next, lanes);
-  if (spec.offset == 2) many_rows<kTiles, false, true>(w, rows, begin, steps, next, lanes);
-}
-
-inline bool small_zero_points(const LinearSpec& spec, int64_t first, int64_t count) {
-  const int32_t* z = static_cast<const int32_t*>(spec.offsets) + first;
-  bool small = true;
-  for (int64_t i = 0; i < count; ++i) small &= z[i] >= -kZeroPointLimit && z[i] <= kZeroPointLimit;
-  return small;
+                          int64_t count, NextTile next, float* lanes) {
+  if (spec.offset == 0) many_rows<kTiles, false, false>(w, rows, begin, count, next, lanes);
+  if (spec.offset == 1) many_rows<kTiles, true, false>(w, rows, begin, count, next, lanes);
+  if (spec.offset == 2) many_rows<kTiles, false, true>(w, rows, begin, count, next, lanes);
 }
 
 struct ManyScratch {
@@ -104,7 +98,7 @@ struct ManyScratch {
   HalfTile half[2];
   float* lanes;
   ManyScratch(const Int8Activations& a)
-      : raw(2 * kTileSegments * (128 + 3 * 16) + a.rows * 4 * kTileWidth + 16), corrections(a.rows * a.segments) {
+      : raw(2 * kTileSegments * (128 + 3 * 16) + a.rows * kLanes * kTileWidth + 16), corrections(a.rows * a.segments) {
     if (!raw.data) return;
     float* p = raw.data + (-reinterpret_cast<uintptr_t>(raw.data) & 63) / 4;
     const auto take = [&p](int64_t n) { return p += n, p - n; };
@@ -118,13 +112,40 @@ struct ManyScratch {
   bool ok() const { return raw.data && corrections.data; }
 };
 
+// Decodes a tile: rows n .. n + 15, segments [begin, end).
+inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, Int8Order order, int64_t n, int64_t begin,
+                      int64_t end, const int8_t* table, int offset, const HalfTile& to) {
+  const int64_t first = n * at.blocks;
+  if (order == kEvenOdd)
+    tile_codes<kEvenOdd>(spec, n, begin, end, table, offset & 128, to.codes);
+  else
+    tile_codes<kHalves>(spec, n, begin, end, table, offset & 128, to.codes);
+  with_scales(spec, spec.scales, first, [&](auto load) { tile_spread(at, begin, end, load, spec.step, to.scales); });
+  if (spec.offset == 1)
+    tile_spread(at, begin, end, LoadZeroPoint{static_cast<const int32_t*>(spec.offsets) + first, offset}, 1.0f,
+                to.shifts);
+  if (spec.offset == 2)
+    with_scales(spec, spec.offsets, first, [&](auto load) { tile_spread(at, begin, end, load, 1.0f, to.minimums); });
+}
+
+// The lanes of a row halved, 8 + 4 + 2 + 1, for sixteen outputs.
+inline __m512 add_tile_lanes(const float* lanes) {
+  __m512 v[kLanes];
+#pragma GCC unroll 16
+  for (int j = 0; j < kLanes; ++j) v[j] = _mm512_load_ps(lanes + j * kTileWidth);
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half; half /= 2)
+#pragma GCC unroll 8
+    for (int j = 0; j < half; ++j) v[j] = _mm512_add_ps(v[j], v[j + half]);
+  return v[0];
+}
+
 // Returns the output where it stopped: fewer than sixteen rows left, or a zero point too large; -1: no memory.
 inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, Int8Order order, int64_t n_begin,
                          int64_t n_end, float* out, int64_t out_stride) {
   const bool plain = spec.bits == 4 || (spec.bits == 8 && spec.kind != LinearKind::kTable);
   if (a.rows < kManyRows || !plain || n_end - n_begin < 16) return n_begin;
-  const int64_t segments = (spec.length + 31) / 32;
-  const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size;
+  const BlockPlaces at(spec);
   ManyScratch scratch(a);
   if (!scratch.ok()) return -1;
   const int offset = spec.kind == LinearKind::kUint8 ? kUnsignedOffset : kSignedOffset;
@@ -133,54 +154,37 @@ inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, Int8O
   for (int64_t i = 0; i < a.rows * a.segments && spec.offset != 1; ++i)
     scratch.corrections.data[i] = -offset * static_cast<int32_t>(a.sums[i]);
   const ManyRows rows{a, scratch.corrections.data};
-  const auto scales = [&spec](int64_t block, __mmask16 which) {
-    return _mm512_mul_ps(load_scales(spec, spec.scales, block, which), _mm512_set1_ps(spec.step));
+  const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
+  const auto part_end = [&at](int64_t t) {  // parts of K lie in one quarter each
+    const int64_t quarter_end = (t / (16 * at.quarter) + 1) * 16 * at.quarter;
+    const int64_t end = t + kTileSegments < quarter_end ? t + kTileSegments : quarter_end;
+    return end < at.segments ? end : at.segments;
   };
-  const auto minimums = [&spec](int64_t block, __mmask16 which) {
-    return load_scales(spec, spec.offsets, block, which);
-  };
-  const auto shifts = [&spec, offset](int64_t block, __mmask16 which) {
-    const int32_t* z = static_cast<const int32_t*>(spec.offsets) + block;
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_maskz_loadu_epi32(which, z), _mm512_set1_epi32(offset)));
-  };
-  const int shift = __builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32));
-  const int64_t scale_bytes = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
   int64_t n = n_begin;
   while (n + 16 <= n_end) {
     const int halves = n + 32 <= n_end ? 2 : 1;
-    if (spec.offset == 1 && !small_zero_points(spec, n * blocks, halves * 16 * blocks)) return n;
-    memset(scratch.lanes, 0, static_cast<size_t>(a.rows * 4 * kTileWidth) * 4);
-    for (int64_t t = 0; t < segments; t += kTileSegments) {
-      const int64_t end = t + kTileSegments < segments ? t + kTileSegments : segments;
-      const int64_t steps = (end - t + 3) / 4;
-      const int64_t next_n = end < segments ? n : n + 32, next_t = end < segments ? end : 0;
-      const uint8_t* next_codes = spec.packed + next_n * spec.row_bytes + next_t * 4 * spec.bits;
-      const uint8_t* next_scales =
-          static_cast<const uint8_t*>(spec.scales) + (next_n * blocks + (next_t >> shift)) * scale_bytes;
-      const int64_t next_bytes = next_n + 32 <= n_end ? kTileSegments * 4 * spec.bits : 0;
-      const NextTile next{next_codes, next_scales, spec.row_bytes, next_bytes, blocks * scale_bytes};
-      for (int h = 0; h < halves; ++h) {
-        const HalfTile& to = scratch.half[h];
-        if (order == kEvenOdd)
-          many_codes<kEvenOdd>(spec, n + h * 16, t, end, table, offset & 128, to.codes);
-        else
-          many_codes<kHalves>(spec, n + h * 16, t, end, table, offset & 128, to.codes);
-        many_spread(spec, n + h * 16, t, end, scales, to.scales);
-        if (spec.offset == 1) many_spread(spec, n + h * 16, t, end, shifts, to.shifts);
-        if (spec.offset == 2) many_spread(spec, n + h * 16, t, end, minimums, to.minimums);
-      }
+    if (spec.offset == 1 && !small_zero_points(spec, n * at.blocks, halves * 16 * at.blocks)) return n;
+    memset(scratch.lanes, 0, static_cast<size_t>(a.rows * kLanes * kTileWidth) * 4);
+    for (int64_t t = 0, end = 0; t < at.segments; t = end) {
+      end = part_end(t);
+      const int64_t next_n = end < at.segments ? n : n + 32, next_t = end < at.segments ? end : 0;
+      NextTile next{};
+      if (next_n + 32 <= n_end)
+        next = {spec.packed + next_n * spec.row_bytes + next_t * 4 * spec.bits,
+                static_cast<const uint8_t*>(spec.scales) + (next_n * at.blocks + (next_t >> at.shift)) * scale_size,
+                spec.row_bytes, (part_end(next_t) - next_t) * 4 * spec.bits, at.blocks * scale_size};
+      for (int h = 0; h < halves; ++h)
+        fill_tile(spec, at, order, n + h * 16, t, end, table, offset, scratch.half[h]);
+      float* lanes = scratch.lanes + t / (16 * at.quarter) * 4 * kTileWidth;
       if (halves == 2)
-        many_dispatch<2>(spec, scratch.half, rows, t, steps, next, scratch.lanes);
+        many_dispatch<2>(spec, scratch.half, rows, t, end - t, next, lanes);
       else
-        many_dispatch<1>(spec, scratch.half, rows, t, steps, next, scratch.lanes);
+        many_dispatch<1>(spec, scratch.half, rows, t, end - t, next, lanes);
     }
     for (int64_t r = 0; r < a.rows; ++r)
-      for (int h = 0; h < halves; ++h) {
-        const float* l = scratch.lanes + r * 4 * kTileWidth + h * 16;
-        const __m512 even = _mm512_add_ps(_mm512_load_ps(l), _mm512_load_ps(l + 2 * kTileWidth));
-        const __m512 odd = _mm512_add_ps(_mm512_load_ps(l + kTileWidth), _mm512_load_ps(l + 3 * kTileWidth));
-        _mm512_storeu_ps(out + r * out_stride + n + h * 16, _mm512_add_ps(even, odd));
-      }
+      for (int h = 0; h < halves; ++h)
+        _mm512_storeu_ps(out + r * out_stride + n + h * 16,
+                         add_tile_lanes(scratch.lanes + r * kLanes * kTileWidth + h * 16));
     n += halves * 16;
   }
   return n;

@@ -1,5 +1,7 @@
 // A Wide is 64 bytes in four parts of 16: one register of AVX-512, two of AVX2.
 
+constexpr int64_t kFewWeights = 16;  // weight rows that are finished together
+
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define BLOCKSCALE_MANY 1
 constexpr int kMostRows = 4;  // activation rows at a time
@@ -11,6 +13,11 @@ struct WideFloat {
   __m512 v;
 };
 inline Wide wide_load(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline Wide wide_load_once(const void* p) {  // kept in a register, where compilers load twice
+  __m512i v = _mm512_loadu_si512(p);
+  __asm__("" : "+v"(v));
+  return {v};
+}
 inline Wide wide_xor(Wide x, int c) { return {_mm512_xor_si512(x.v, _mm512_set1_epi8(static_cast<char>(c)))}; }
 // The table repeats every sixteen bytes, so that bits above a nibble do not matter.
 inline Wide wide_low(Wide table, Wide x) { return {_mm512_permutexvar_epi8(x.v, table.v)}; }
@@ -34,19 +41,61 @@ inline Wide wide_quads(Wide x, Wide y) {
 }
 inline WideFloat wide_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
 inline WideFloat wide_floats(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline WideFloat wide_spread(const float* p) {  // p[j] to all of part j
-  const __m512 x = _mm512_broadcast_f32x4(_mm_loadu_ps(p));
-  return {_mm512_permutevar_ps(x, _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0))};
-}
-inline WideFloat wide_constant(float c) { return {_mm512_set1_ps(c)}; }
+inline Wide wide_minus(Wide x, Wide y) { return {_mm512_sub_epi32(x.v, y.v)}; }
+inline Wide wide_zeros() { return {_mm512_setzero_si512()}; }
 inline WideFloat wide_zero() { return {_mm512_setzero_ps()}; }
 inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm512_mul_ps(x.v, y.v)}; }
 inline WideFloat operator+(WideFloat x, WideFloat y) { return {_mm512_add_ps(x.v, y.v)}; }
 inline WideFloat operator-(WideFloat x, WideFloat y) { return {_mm512_sub_ps(x.v, y.v)}; }
-inline __m128 wide_total(WideFloat x) {  // (part 0 + part 2) + (part 1 + part 3)
-  const __m256 low = _mm512_castps512_ps256(x.v), high = _mm512_extractf32x8_ps(x.v, 1);
-  const __m256 sum = _mm256_add_ps(low, high);
-  return _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+inline void wide_store(float* p, WideFloat x) { _mm512_store_ps(p, x.v); }
+inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] becomes lane s of x[k]
+  const __m512 a = _mm512_unpacklo_ps(x[0].v, x[1].v), b = _mm512_unpacklo_ps(x[2].v, x[3].v);
+  const __m512 c = _mm512_unpackhi_ps(x[0].v, x[1].v), d = _mm512_unpackhi_ps(x[2].v, x[3].v);
+  x[0].v = _mm512_shuffle_ps(a, b, 0x44), x[1].v = _mm512_shuffle_ps(a, b, 0xEE);
+  x[2].v = _mm512_shuffle_ps(c, d, 0x44), x[3].v = _mm512_shuffle_ps(c, d, 0xEE);
+}
+
+// Sixteen rows of 16 words: afterwards lane r of vector q is word q of row r.
+[[gnu::always_inline]] inline void transpose_words(__m512i* a) {
+  __m512i b[16];
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4)  // a[r + w]: words w, 4 + w, 8 + w, 12 + w of rows r .. r + 3
+    for (int h = 0; h < 2; ++h) {
+      a[r + 2 * h] = _mm512_unpacklo_epi64(b[r + h], b[r + 2 + h]);
+      a[r + 2 * h + 1] = _mm512_unpackhi_epi64(b[r + h], b[r + 2 + h]);
+    }
+#pragma GCC unroll 4
+  for (int w = 0; w < 4; ++w) {
+    const __m512i x = _mm512_shuffle_i32x4(a[w], a[4 + w], 0x88), y = _mm512_shuffle_i32x4(a[w], a[4 + w], 0xDD);
+    const __m512i u = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0x88);
+    const __m512i v = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0xDD);
+    a[w] = _mm512_shuffle_i32x4(x, u, 0x88);
+    a[8 + w] = _mm512_shuffle_i32x4(x, u, 0xDD);
+    a[4 + w] = _mm512_shuffle_i32x4(y, v, 0x88);
+    a[12 + w] = _mm512_shuffle_i32x4(y, v, 0xDD);
+  }
+}
+
+// The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k.
+inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
+  __m512i x[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r)
+    x[r] = r < count ? _mm512_load_si512(lanes + r * 16) : _mm512_setzero_si512();
+  transpose_words(x);
+  __m512 v[16];
+#pragma GCC unroll 16
+  for (int l = 0; l < 16; ++l) v[l] = _mm512_castsi512_ps(x[l % 4 * 4 + l / 4]);
+#pragma GCC unroll 4
+  for (int half = 8; half; half /= 2)
+#pragma GCC unroll 8
+    for (int j = 0; j < half; ++j) v[j] = _mm512_add_ps(v[j], v[j + half]);
+  _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), v[0]);
 }
 
 #else  // AVX2: two halves; signed codes
@@ -60,6 +109,7 @@ struct WideFloat {
 };
 inline __m256i half_load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline Wide wide_load(const void* p) { return {half_load(p), half_load(static_cast<const char*>(p) + 32)}; }
+inline Wide wide_load_once(const void* p) { return wide_load(p); }
 inline Wide wide_xor(Wide x, int c) {
   const __m256i mask = _mm256_set1_epi8(static_cast<char>(c));
   return {_mm256_xor_si256(x.a, mask), _mm256_xor_si256(x.b, mask)};
@@ -100,18 +150,32 @@ inline Wide wide_pairs(Wide x, Wide y) { return {half_pairs(x.a, y.a), half_pair
 inline Wide wide_quads(Wide x, Wide y) { return {half_quads(x.a, y.a), half_quads(x.b, y.b)}; }
 inline WideFloat wide_float(Wide x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline WideFloat wide_floats(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline WideFloat wide_spread(const float* p) {
-  const __m256 x = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p));
-  return {_mm256_permutevar_ps(x, _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0)),
-          _mm256_permutevar_ps(x, _mm256_set_epi32(3, 3, 3, 3, 2, 2, 2, 2))};
-}
-inline WideFloat wide_constant(float c) { return {_mm256_set1_ps(c), _mm256_set1_ps(c)}; }
+inline Wide wide_minus(Wide x, Wide y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+inline Wide wide_zeros() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 inline WideFloat wide_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 inline WideFloat operator+(WideFloat x, WideFloat y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 inline WideFloat operator-(WideFloat x, WideFloat y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
-inline __m128 wide_total(WideFloat x) {
-  const __m256 sum = _mm256_add_ps(x.a, x.b);
-  return _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+inline void wide_store(float* p, WideFloat x) { _mm256_store_ps(p, x.a), _mm256_store_ps(p + 8, x.b); }
+inline void half_transpose(__m256& x0, __m256& x1, __m256& x2, __m256& x3) {
+  const __m256 a = _mm256_unpacklo_ps(x0, x1), b = _mm256_unpacklo_ps(x2, x3);
+  const __m256 c = _mm256_unpackhi_ps(x0, x1), d = _mm256_unpackhi_ps(x2, x3);
+  x0 = _mm256_shuffle_ps(a, b, 0x44), x1 = _mm256_shuffle_ps(a, b, 0xEE);
+  x2 = _mm256_shuffle_ps(c, d, 0x44), x3 = _mm256_shuffle_ps(c, d, 0xEE);
+}
+inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] becomes lane s of x[k]
+  half_transpose(x[0].a, x[1].a, x[2].a, x[3].a), half_transpose(x[0].b, x[1].b, x[2].b, x[3].b);
+}
+
+// The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k.
+inline __m256 half_total(__m256 x) {
+  const __m256 y = _mm256_add_ps(x, _mm256_permute_ps(x, 0x4E));
+  return _mm256_add_ps(y, _mm256_permute_ps(y, 0xB1));
+}
+inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
+  for (int64_t r = 0; r < count; ++r, lanes += 16) {
+    const __m256 sum = _mm256_add_ps(half_total(_mm256_load_ps(lanes)), half_total(_mm256_load_ps(lanes + 8)));
+    out[r] = _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1)));
+  }
 }
 #endif
