@@ -150,5 +150,6 @@ NB_MODULE(_kernels, m) {
   m.def("dequantize", &dequantize, "isa"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a,
         "values"_a, "out"_a);
   m.def("choose_scale_mse", &choose_scale_mse, "isa"_a, "x"_a, "spec"_a, "span"_a, "headroom"_a);
+  nb::set_leak_warnings(false);  // a weight may live until the interpreter ends
   blockscale::bind_linear(m);
 }

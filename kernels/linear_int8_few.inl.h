@@ -3,9 +3,9 @@
 // four vectors at once leaves segment 4 k + j at lane k of part j, which is how scales, sums and terms lie. The terms
 // of a row are added at its end, in the order of docs/linear.md.
 
-constexpr int64_t kAhead = 4096;   // bytes ahead of which memory is asked for
+constexpr int64_t kAhead = 8192;     // bytes ahead of which memory is asked for
 
-// Weight rows as the loops below read them; floats lie as spread_row says, `floats` per row.
+// Weight rows as the loops below read them; floats lie as spread_rows says, `floats` per row.
 struct WeightRows {
   const uint8_t* codes;
   int64_t row_bytes, quarter, floats;  // as in BlockPlaces
@@ -180,7 +180,7 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
   const FewRows rows = scratch.rows(a, offset);
   const int64_t part = kFewWeights * at.floats;
   float* memory = scratch.memory.data;
-  WeightRows w{nullptr, 0, at.quarter, at.floats, memory, memory + part, memory + 2 * part, {}, offset & 128, nullptr, 0};
+  WeightRows w{nullptr, 0, at.quarter, at.floats, memory, memory + part, memory + 2 * part, {}, offset & 128, {}, 0};
   const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
   for (int c = 0; c < 16 && spec.bits == 4; ++c) w.table[c] = static_cast<int8_t>(spec.integers[c] + offset);
   for (int64_t n = n_begin, count = 0; n < n_end; n += count) {
