@@ -172,5 +172,6 @@ NB_MODULE(_kernels, m) {
   m.def("choose_scale_mse", &choose_scale_mse, "isa"_a, "x"_a, "spec"_a, "span"_a, "headroom"_a);
   m.def("rewrite_minimums", &rewrite_minimums, "isa"_a, "packed"_a, "scales"_a, "minimums"_a, "spec"_a, "begin"_a,
         "end"_a, "codes"_a, "new_scales"_a, "zero_points"_a);
+  nb::set_leak_warnings(false);  // a weight may live until the interpreter ends
   blockscale::bind_linear(m);
 }

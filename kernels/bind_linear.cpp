@@ -32,14 +32,18 @@ const KernelTable& table(int32_t isa) {
 
 int64_t item_size(int32_t type) { return type == kFloat32 ? 4 : 2; }
 
-// A weight (rows, length); the arrays are kept alive by the caller.
+// A weight (rows, length), checked once and used by many calls; it keeps the arrays that it points into.
 struct Weight {
   LinearSpec spec;
   int64_t rows;
+  Flat<const float> values;
+  Flat<const int16_t> integers;
+  Flat<const uint8_t> packed, scales;
+  std::optional<Flat<const uint8_t>> offsets;
 };
 
 Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
-              Flat<const uint8_t> scales, const std::optional<Flat<const uint8_t>>& offsets) {
+              Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets) {
   need(t.size() == 11, "a weight has eleven numbers");
   LinearSpec s{};
   s.bits = nb::cast<int32_t>(t[0]), s.family = nb::cast<int32_t>(t[1]), s.scale_type = nb::cast<int32_t>(t[2]);
@@ -66,7 +70,7 @@ Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integer
   }
   s.values = values.data(), s.integers = integers.data(), s.packed = packed.data(), s.scales = scales.data();
   s.offsets = offsets ? offsets->data() : nullptr;
-  return {s, rows};
+  return {s, rows, values, integers, packed, scales, offsets};
 }
 
 void check_output(const Weight& w, int64_t n_begin, int64_t n_end, int64_t rows, const Matrix<float>& out) {
@@ -75,9 +79,7 @@ void check_output(const Weight& w, int64_t n_begin, int64_t n_end, int64_t rows,
 }
 
 bool linear_float(int32_t isa, Matrix<const float> a, int64_t n_begin, int64_t n_end, Matrix<float> out,
-                  nb::tuple spec, Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
-                  Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets) {
-  const Weight w = weight(spec, values, integers, packed, scales, offsets);
+                  const Weight& w) {
   const int64_t rows = static_cast<int64_t>(a.shape(0)), stride = static_cast<int64_t>(a.shape(1));
   need(stride == (w.spec.length + 15) / 16 * 16, "width of a");
   check_output(w, n_begin, n_end, rows, out);
@@ -86,38 +88,29 @@ bool linear_float(int32_t isa, Matrix<const float> a, int64_t n_begin, int64_t n
   return kernels.linear_float(w.spec, a.data(), rows, stride, n_begin, n_end, out.data(), w.rows);
 }
 
-Int8Activations activations(const Weight& w, Matrix<int8_t>& codes, Matrix<float>& scales, Matrix<float>& sums) {
-  const int64_t rows = static_cast<int64_t>(codes.shape(0)), stride = static_cast<int64_t>(codes.shape(1));
-  const int64_t segment = w.spec.block_size < 32 ? w.spec.block_size : 32;
-  const int64_t segments = stride / segment;
-  need(stride % 128 == 0 && stride >= w.spec.length, "width of codes");
-  need(static_cast<int64_t>(scales.shape(0)) == rows && static_cast<int64_t>(scales.shape(1)) == segments &&
-           static_cast<int64_t>(sums.shape(0)) == rows && static_cast<int64_t>(sums.shape(1)) == segments,
-       "shape of the activations' scales");
+// The memory of activations in 8 bits, zeros at first: codes of whole steps of 128, scales, sums of codes.
+Int8Activations activations(const Weight& w, int64_t rows, Flat<float>& memory) {
+  const int64_t stride = (w.spec.length + 127) / 128 * 128;
+  const int64_t segments = stride / (w.spec.block_size < 32 ? w.spec.block_size : 32);
+  need(rows >= 0 && static_cast<int64_t>(memory.size()) == rows * (stride / 4 + 2 * segments),
+       "memory of the activations");
   need(w.spec.integers != nullptr, "integers");
-  return {codes.data(), scales.data(), sums.data(), rows, stride, segments};
+  float* scales = memory.data() + rows * stride / 4;
+  return {reinterpret_cast<int8_t*>(memory.data()), scales, scales + rows * segments, rows, stride, segments};
 }
 
-void activations_int8(int32_t isa, Matrix<const float> a, Matrix<int8_t> codes, Matrix<float> a_scales,
-                      Matrix<float> sums, nb::tuple spec, Flat<const float> values, Flat<const int16_t> integers,
-                      Flat<const uint8_t> packed, Flat<const uint8_t> scales,
-                      std::optional<Flat<const uint8_t>> offsets) {
-  const Weight w = weight(spec, values, integers, packed, scales, offsets);
-  const Int8Activations to = activations(w, codes, a_scales, sums);
-  need(static_cast<int64_t>(a.shape(0)) == to.rows && static_cast<int64_t>(a.shape(1)) >= w.spec.length,
-       "shape of a");
+void activations_int8(int32_t isa, Matrix<const float> a, Flat<float> memory, const Weight& w) {
+  const Int8Activations to = activations(w, static_cast<int64_t>(a.shape(0)), memory);
+  need(static_cast<int64_t>(a.shape(1)) >= w.spec.length, "shape of a");
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
   kernels.activations_int8(w.spec, a.data(), static_cast<int64_t>(a.shape(1)), to);
 }
 
-bool linear_int8(int32_t isa, Matrix<int8_t> codes, Matrix<float> a_scales, Matrix<float> sums, int64_t n_begin,
-                 int64_t n_end, Matrix<float> out, nb::tuple spec, Flat<const float> values,
-                 Flat<const int16_t> integers, Flat<const uint8_t> packed, Flat<const uint8_t> scales,
-                 std::optional<Flat<const uint8_t>> offsets) {
-  const Weight w = weight(spec, values, integers, packed, scales, offsets);
-  const Int8Activations a = activations(w, codes, a_scales, sums);
-  check_output(w, n_begin, n_end, a.rows, out);
+bool linear_int8(int32_t isa, int64_t rows, Flat<float> memory, int64_t n_begin, int64_t n_end, Matrix<float> out,
+                 const Weight& w) {
+  const Int8Activations a = activations(w, rows, memory);
+  check_output(w, n_begin, n_end, rows, out);
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
   return kernels.linear_int8(w.spec, a, n_begin, n_end, out.data(), w.rows);
@@ -126,12 +119,11 @@ bool linear_int8(int32_t isa, Matrix<int8_t> codes, Matrix<float> a_scales, Matr
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-  m.def("linear_float", &linear_float, "isa"_a, "a"_a, "n_begin"_a, "n_end"_a, "out"_a, "spec"_a, "values"_a,
-        "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
-  m.def("activations_int8", &activations_int8, "isa"_a, "a"_a, "codes"_a, "a_scales"_a, "sums"_a, "spec"_a,
-        "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
-  m.def("linear_int8", &linear_int8, "isa"_a, "codes"_a, "a_scales"_a, "sums"_a, "n_begin"_a, "n_end"_a, "out"_a,
-        "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
+  nb::class_<Weight>(m, "LinearWeight");
+  m.def("linear_weight", &weight, "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
+  m.def("linear_float", &linear_float, "isa"_a, "a"_a, "n_begin"_a, "n_end"_a, "out"_a, "weight"_a);
+  m.def("activations_int8", &activations_int8, "isa"_a, "a"_a, "memory"_a, "weight"_a);
+  m.def("linear_int8", &linear_int8, "isa"_a, "rows"_a, "memory"_a, "n_begin"_a, "n_end"_a, "out"_a, "weight"_a);
 }
 
 }  // namespace blockscale

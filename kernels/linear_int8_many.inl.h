@@ -1,175 +1,191 @@
-// Many activation rows: sixteen weight rows are decoded once into a tile whose 32-bit lanes belong to the rows, so
-// that sums of a segment need no adding across lanes. Same integers, same order of float32 additions.
+// Many activation rows: 32 weight rows are decoded once into a tile whose 32-bit lanes belong to the rows, so that
+// sums of a segment need no adding across lanes. The tile covers a part of K that fits the first cache, and all
+// activations meet it; their float32 lanes wait in memory meanwhile. Same integers, same order of additions.
 
-constexpr int64_t kManyRows = 12;  // activation rows from which the tile pays
+constexpr int64_t kManyRows = 6;       // activation rows from which the tile pays
+constexpr int64_t kTileWidth = 32;     // weight rows of a tile, in two halves of a vector each
 
-struct ManyTile {
-  Scratch<uint8_t> raw;
-  uint8_t* codes;    // (segments, 8, 64): four codes of each of 16 rows
-  float *scales, *shifts, *minimums;  // (segments, 16)
-  explicit ManyTile(int64_t segments) : raw(segments * (512 + 3 * 64) + 64), codes(raw.data) {
-    if (!raw.data) return;
-    codes += -reinterpret_cast<uintptr_t>(codes) & 63;
-    scales = reinterpret_cast<float*>(codes + segments * 512);
-    shifts = scales + segments * 16;
-    minimums = shifts + segments * 16;
+// Activations of a call, and what is subtracted for stored codes that lie `offset` too high.
+struct ManyRows {
+  const Int8Activations& a;
+  const int32_t* corrections;  // (rows, segments): -offset * sum of codes; zeros where shifts say it
+};
+
+// The part of the weight that comes next: asked for while the tile is used, a row at a time.
+struct NextTile {
+  const uint8_t *codes, *scales;
+  int64_t row_bytes, bytes, scale_row_bytes;  // bytes: of codes, the tile's part of a row
+
+  void ask() {
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(codes + b, 0, 2);
+    if (bytes) __builtin_prefetch(scales, 0, 2);
+    codes += row_bytes, scales += scale_row_bytes;
   }
 };
 
-// Sixteen rows of 64 bytes to sixteen vectors: lane r of vector q is 32-bit word q of row r.
-inline void transpose_words(const uint8_t* rows, int64_t stride, __m512i* out) {
-  __m512i a[16], b[16];
-#pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_si512(rows + r * stride);
-#pragma GCC unroll 8
-  for (int r = 0; r < 16; r += 2) {
-    b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
-    b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < 16; r += 4)  // a[r + w]: words w, 4 + w, 8 + w, 12 + w of rows r .. r + 3
-    for (int h = 0; h < 2; ++h) {
-      a[r + 2 * h] = _mm512_unpacklo_epi64(b[r + h], b[r + 2 + h]);
-      a[r + 2 * h + 1] = _mm512_unpackhi_epi64(b[r + h], b[r + 2 + h]);
-    }
-#pragma GCC unroll 4
-  for (int w = 0; w < 4; ++w) {
-    const __m512i x = _mm512_shuffle_i32x4(a[w], a[4 + w], 0x88), y = _mm512_shuffle_i32x4(a[w], a[4 + w], 0xDD);
-    const __m512i u = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0x88);
-    const __m512i v = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0xDD);
-    out[w] = _mm512_shuffle_i32x4(x, u, 0x88);
-    out[8 + w] = _mm512_shuffle_i32x4(x, u, 0xDD);
-    out[4 + w] = _mm512_shuffle_i32x4(y, v, 0x88);
-    out[12 + w] = _mm512_shuffle_i32x4(y, v, 0xDD);
-  }
-}
-
-template <Int8Order kOrder>
-inline void many_codes(const LinearSpec& spec, int64_t n, int64_t segments, const int8_t* sixteen, int flip,
-                       uint8_t* out) {
-  constexpr int64_t kSegmentBytes = kOrder == kEvenOdd ? 16 : 32, kAtOnce = 64 / kSegmentBytes;
-  const uint8_t* rows = spec.packed + n * spec.row_bytes;
-  const Wide table = wide_table(sixteen);
-  uint8_t rest[16 * 64] = {};
-  for (int64_t t = 0; t < segments; t += kAtOnce) {
-    __m512i words[16];
-    const int64_t left = segments - t;
-    if (left < kAtOnce) {  // not past the row's end
-      for (int r = 0; r < 16; ++r)
-        memcpy(rest + r * 64, rows + r * spec.row_bytes + t * kSegmentBytes, static_cast<size_t>(left * kSegmentBytes));
-      transpose_words(rest, 64, words);
-    } else {
-      transpose_words(rows + t * kSegmentBytes, spec.row_bytes, words);
-    }
-    for (int i = 0; i < (left < kAtOnce ? left : kAtOnce); ++i, out += 512) {
-      if (kOrder == kEvenOdd) {
-        for (int q = 0; q < 4; ++q) {
-          _mm512_store_si512(out + q * 64, wide_lookup(table, wide_low({words[i * 4 + q]})).v);
-          _mm512_store_si512(out + 256 + q * 64, wide_lookup(table, wide_high({words[i * 4 + q]})).v);
-        }
-      } else {
-        for (int q = 0; q < 8; ++q) _mm512_store_si512(out + q * 64, wide_xor({words[i * 8 + q]}, flip).v);
-      }
-    }
-  }
-}
-
-// Scales (or minimums) of sixteen rows, times `step`, (segment, row).
-inline void many_scales(const LinearSpec& spec, const void* from, int64_t n, int64_t segments, float step,
-                        float* row, float* out) {
-  const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size;
-  const int shift = __builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32));
-  for (int64_t r = 0; r < 16; ++r) {
-    LinearSpec plain = spec;
-    plain.unit = 1;
-    read_scales(plain, from, (n + r) * blocks, blocks, row);
-    for (int64_t t = 0; t < segments; ++t) out[t * 16 + r] = row[t >> shift] * step;
-  }
-}
-
-template <int kRows, bool kShifts, bool kMinimums>
-inline void many_rows(const ManyTile& w, float offset, const Int8Activations& a, int64_t r, int64_t steps,
-                      float* out, int64_t out_stride) {
-  __m512 sum[kRows][4];
-  for (int i = 0; i < kRows; ++i)
-    for (int j = 0; j < 4; ++j) sum[i][j] = _mm512_setzero_ps();
-  for (int64_t s = 0; s < steps; ++s) {
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const int64_t t = s * 4 + j;
-      __m512i dot[kRows];
-      for (int i = 0; i < kRows; ++i) dot[i] = _mm512_setzero_si512();
+// kA activation rows from r on and kTiles halves of the tile: `count` segments of a quarter, the first `begin`.
+// lanes: (rows, kLanes, kTileWidth), from the first of the quarter on.
+template <int kA, int kTiles, bool kShifts, bool kMinimums>
+inline void many_tile(const HalfTile* w, const ManyRows& rows, int64_t r, int64_t begin, int64_t count,
+                      NextTile next, float* lanes) {
+  const Int8Activations& a = rows.a;
+  for (int64_t j = 0; j < 4; ++j) {
+    __m512 sum[kA][kTiles];
+    for (int i = 0; i < kA; ++i)
+      for (int h = 0; h < kTiles; ++h) sum[i][h] = _mm512_load_ps(lanes + (i * kLanes + j) * kTileWidth + h * 16);
+    for (int64_t u = j; u < count; u += 4) {
+      const int64_t t = begin + u;
+      next.ask();
+      __m512i dot[kA][kTiles];
+      for (int i = 0; i < kA; ++i)
+        for (int h = 0; h < kTiles; ++h) dot[i][h] = _mm512_set1_epi32(rows.corrections[(r + i) * a.segments + t]);
+      const int8_t* codes = a.codes + r * a.stride + t / 4 * 128 + j * 16;
 #pragma GCC unroll 8
       for (int q = 0; q < 8; ++q) {
-        const __m512i x = _mm512_load_si512(w.codes + t * 512 + q * 64);
-        for (int i = 0; i < kRows; ++i) {
+        __m512i x[kTiles];
+        for (int h = 0; h < kTiles; ++h) x[h] = _mm512_load_si512(w[h].codes + u * 512 + q * 64);
+        for (int i = 0; i < kA; ++i) {
           int32_t four;
-          memcpy(&four, a.codes + (r + i) * a.stride + s * 128 + j * 16 + q / 4 * 64 + q % 4 * 4, 4);
-          dot[i] = _mm512_dpbusd_epi32(dot[i], x, _mm512_set1_epi32(four));
+          memcpy(&four, codes + i * a.stride + q / 4 * 64 + q % 4 * 4, 4);
+          const __m512i y = _mm512_set1_epi32(four);
+          for (int h = 0; h < kTiles; ++h) dot[i][h] = _mm512_dpbusd_epi32(dot[i][h], x[h], y);
         }
       }
-      const __m512 sw = _mm512_load_ps(w.scales + t * 16);
-      const __m512 shift = kShifts ? _mm512_load_ps(w.shifts + t * 16) : _mm512_set1_ps(offset);
-      for (int i = 0; i < kRows; ++i) {
-        const __m512 total = _mm512_set1_ps(a.sums[(r + i) * a.segments + t]);
-        const __m512 sa = _mm512_set1_ps(a.scales[(r + i) * a.segments + t]);
-        const __m512 exact = _mm512_sub_ps(_mm512_cvtepi32_ps(dot[i]), _mm512_mul_ps(shift, total));
-        sum[i][j] = _mm512_add_ps(sum[i][j], _mm512_mul_ps(_mm512_mul_ps(sa, sw), exact));
-        if (kMinimums) {
-          const __m512 m = _mm512_mul_ps(sa, _mm512_load_ps(w.minimums + t * 16));
-          sum[i][j] = _mm512_add_ps(sum[i][j], _mm512_mul_ps(m, total));
+      for (int i = 0; i < kA; ++i) {
+        const int64_t at = (r + i) * a.segments + t;
+        const __m512 sa = _mm512_set1_ps(a.scales[at]), total = _mm512_set1_ps(a.sums[at]);
+        for (int h = 0; h < kTiles; ++h) {
+          __m512 exact = _mm512_cvtepi32_ps(dot[i][h]);  // integers below 2**24: exact
+          if (kShifts) exact = _mm512_sub_ps(exact, _mm512_mul_ps(_mm512_load_ps(w[h].shifts + u * 16), total));
+          const __m512 s = _mm512_mul_ps(sa, _mm512_load_ps(w[h].scales + u * 16));
+          sum[i][h] = _mm512_add_ps(sum[i][h], _mm512_mul_ps(s, exact));
+          if (kMinimums) {
+            const __m512 m = _mm512_mul_ps(sa, _mm512_load_ps(w[h].minimums + u * 16));
+            sum[i][h] = _mm512_add_ps(sum[i][h], _mm512_mul_ps(m, total));
+          }
         }
       }
     }
+    for (int i = 0; i < kA; ++i)
+      for (int h = 0; h < kTiles; ++h) _mm512_store_ps(lanes + (i * kLanes + j) * kTileWidth + h * 16, sum[i][h]);
   }
-  for (int i = 0; i < kRows; ++i)
-    _mm512_storeu_ps(out + (r + i) * out_stride, _mm512_add_ps(_mm512_add_ps(sum[i][0], sum[i][2]),
-                                                               _mm512_add_ps(sum[i][1], sum[i][3])));
 }
 
-template <bool kShifts, bool kMinimums>
-inline void many_all(const ManyTile& w, float offset, const Int8Activations& a, int64_t steps, float* out,
-                     int64_t out_stride) {
+template <int kTiles, bool kShifts, bool kMinimums>
+inline void many_rows(const HalfTile* w, const ManyRows& rows, int64_t begin, int64_t count, NextTile next,
+                      float* lanes) {
+  constexpr int64_t kRowLanes = kLanes * kTileWidth;
   int64_t r = 0;
-  for (; r + 4 <= a.rows; r += 4) many_rows<4, kShifts, kMinimums>(w, offset, a, r, steps, out, out_stride);
-  for (; r < a.rows; ++r) many_rows<1, kShifts, kMinimums>(w, offset, a, r, steps, out, out_stride);
+  for (; r + 4 <= rows.a.rows; r += 4) {
+    many_tile<4, kTiles, kShifts, kMinimums>(w, rows, r, begin, count, next, lanes + r * kRowLanes);
+    next.bytes = 0;
+  }
+  for (; r < rows.a.rows; ++r)
+    many_tile<1, kTiles, kShifts, kMinimums>(w, rows, r, begin, count, {}, lanes + r * kRowLanes);
+}
+
+template <int kTiles>
+inline void many_dispatch(const LinearSpec& spec, const HalfTile* w, const ManyRows& rows, int64_t begin,
+                          int64_t count, NextTile next, float* lanes) {
+  if (spec.offset == 0) many_rows<kTiles, false, false>(w, rows, begin, count, next, lanes);
+  if (spec.offset == 1) many_rows<kTiles, true, false>(w, rows, begin, count, next, lanes);
+  if (spec.offset == 2) many_rows<kTiles, false, true>(w, rows, begin, count, next, lanes);
+}
+
+struct ManyScratch {
+  Scratch<float> raw;
+  Scratch<int32_t> corrections;
+  HalfTile half[2];
+  float* lanes;
+  ManyScratch(const Int8Activations& a)
+      : raw(2 * kTileSegments * (128 + 3 * 16) + a.rows * kLanes * kTileWidth + 16), corrections(a.rows * a.segments) {
+    if (!raw.data) return;
+    float* p = raw.data + (-reinterpret_cast<uintptr_t>(raw.data) & 63) / 4;
+    const auto take = [&p](int64_t n) { return p += n, p - n; };
+    for (HalfTile& h : half) {
+      h.codes = reinterpret_cast<uint8_t*>(take(kTileSegments * 128));
+      h.scales = take(kTileSegments * 16), h.shifts = take(kTileSegments * 16);
+      h.minimums = take(kTileSegments * 16);
+    }
+    lanes = p;
+  }
+  bool ok() const { return raw.data && corrections.data; }
+};
+
+// Decodes a tile: rows n .. n + 15, segments [begin, end).
+inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, Int8Order order, int64_t n, int64_t begin,
+                      int64_t end, const int8_t* table, int offset, const HalfTile& to) {
+  const int64_t first = n * at.blocks;
+  if (order == kEvenOdd)
+    tile_codes<kEvenOdd>(spec, n, begin, end, table, offset & 128, to.codes);
+  else
+    tile_codes<kHalves>(spec, n, begin, end, table, offset & 128, to.codes);
+  with_scales(spec, spec.scales, first, [&](auto load) { tile_spread(at, begin, end, load, spec.step, to.scales); });
+  if (spec.offset == 1)
+    tile_spread(at, begin, end, LoadZeroPoint{static_cast<const int32_t*>(spec.offsets) + first, offset}, 1.0f,
+                to.shifts);
+  if (spec.offset == 2)
+    with_scales(spec, spec.offsets, first, [&](auto load) { tile_spread(at, begin, end, load, 1.0f, to.minimums); });
+}
+
+// The lanes of a row halved, 8 + 4 + 2 + 1, for sixteen outputs.
+inline __m512 add_tile_lanes(const float* lanes) {
+  __m512 v[kLanes];
+#pragma GCC unroll 16
+  for (int j = 0; j < kLanes; ++j) v[j] = _mm512_load_ps(lanes + j * kTileWidth);
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half; half /= 2)
+#pragma GCC unroll 8
+    for (int j = 0; j < half; ++j) v[j] = _mm512_add_ps(v[j], v[j + half]);
+  return v[0];
 }
 
 // Returns the output where it stopped: fewer than sixteen rows left, or a zero point too large; -1: no memory.
 inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, Int8Order order, int64_t n_begin,
                          int64_t n_end, float* out, int64_t out_stride) {
   const bool plain = spec.bits == 4 || (spec.bits == 8 && spec.kind != LinearKind::kTable);
-  if (a.rows < kManyRows || !plain) return n_begin;
-  const int64_t segments = (spec.length + 31) / 32, steps = (segments + 3) / 4;
-  const int64_t blocks = (spec.length + spec.block_size - 1) / spec.block_size;
-  ManyTile tile(steps * 4);  // zeros past the last segment
-  Scratch<float> row(blocks + 16);
-  if (!tile.codes || !row.data) return -1;
+  if (a.rows < kManyRows || !plain || n_end - n_begin < 16) return n_begin;
+  const BlockPlaces at(spec);
+  ManyScratch scratch(a);
+  if (!scratch.ok()) return -1;
   const int offset = spec.kind == LinearKind::kUint8 ? kUnsignedOffset : kSignedOffset;
   int8_t table[16] = {};
   for (int c = 0; c < 16 && spec.bits == 4; ++c) table[c] = static_cast<int8_t>(spec.integers[c] + offset);
+  for (int64_t i = 0; i < a.rows * a.segments && spec.offset != 1; ++i)
+    scratch.corrections.data[i] = -offset * static_cast<int32_t>(a.sums[i]);
+  const ManyRows rows{a, scratch.corrections.data};
+  const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
+  const auto part_end = [&at](int64_t t) {  // parts of K lie in one quarter each
+    const int64_t quarter_end = (t / (16 * at.quarter) + 1) * 16 * at.quarter;
+    const int64_t end = t + kTileSegments < quarter_end ? t + kTileSegments : quarter_end;
+    return end < at.segments ? end : at.segments;
+  };
   int64_t n = n_begin;
-  for (; n + 16 <= n_end; n += 16) {
-    if (spec.offset == 1) {
-      const int32_t* z = static_cast<const int32_t*>(spec.offsets) + n * blocks;
-      bool small = true;
-      for (int64_t i = 0; i < 16 * blocks; ++i) small &= z[i] >= -1024 && z[i] <= 1024;
-      if (!small) return n;
-      const int shift = __builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32));
-      for (int64_t r = 0; r < 16; ++r)
-        for (int64_t t = 0; t < segments; ++t)
-          tile.shifts[t * 16 + r] = static_cast<float>(z[r * blocks + (t >> shift)] + offset);
+  while (n + 16 <= n_end) {
+    const int halves = n + 32 <= n_end ? 2 : 1;
+    if (spec.offset == 1 && !small_zero_points(spec, n * at.blocks, halves * 16 * at.blocks)) return n;
+    memset(scratch.lanes, 0, static_cast<size_t>(a.rows * kLanes * kTileWidth) * 4);
+    for (int64_t t = 0, end = 0; t < at.segments; t = end) {
+      end = part_end(t);
+      const int64_t next_n = end < at.segments ? n : n + 32, next_t = end < at.segments ? end : 0;
+      NextTile next{};
+      if (next_n + 32 <= n_end)
+        next = {spec.packed + next_n * spec.row_bytes + next_t * 4 * spec.bits,
+                static_cast<const uint8_t*>(spec.scales) + (next_n * at.blocks + (next_t >> at.shift)) * scale_size,
+                spec.row_bytes, (part_end(next_t) - next_t) * 4 * spec.bits, at.blocks * scale_size};
+      for (int h = 0; h < halves; ++h)
+        fill_tile(spec, at, order, n + h * 16, t, end, table, offset, scratch.half[h]);
+      float* lanes = scratch.lanes + t / (16 * at.quarter) * 4 * kTileWidth;
+      if (halves == 2)
+        many_dispatch<2>(spec, scratch.half, rows, t, end - t, next, lanes);
+      else
+        many_dispatch<1>(spec, scratch.half, rows, t, end - t, next, lanes);
     }
-    if (order == kEvenOdd)
-      many_codes<kEvenOdd>(spec, n, segments, table, offset & 128, tile.codes);
-    else
-      many_codes<kHalves>(spec, n, segments, table, offset & 128, tile.codes);
-    many_scales(spec, spec.scales, n, segments, spec.step, row.data, tile.scales);
-    if (spec.offset == 2) many_scales(spec, spec.offsets, n, segments, 1.0f, row.data, tile.minimums);
-    const float shift = static_cast<float>(offset);
-    if (spec.offset == 0) many_all<false, false>(tile, shift, a, steps, out + n, out_stride);
-    if (spec.offset == 1) many_all<true, false>(tile, shift, a, steps, out + n, out_stride);
-    if (spec.offset == 2) many_all<false, true>(tile, shift, a, steps, out + n, out_stride);
+    for (int64_t r = 0; r < a.rows; ++r)
+      for (int h = 0; h < halves; ++h)
+        _mm512_storeu_ps(out + r * out_stride + n + h * 16,
+                         add_tile_lanes(scratch.lanes + r * kLanes * kTileWidth + h * 16));
+    n += halves * 16;
   }
   return n;
 }

@@ -56,44 +56,34 @@ def rewrite_minimums(
     new_scales: NDArray[np.uint8],
     zero_points: NDArray[np.uint8],
 ) -> None: ...
+
+class LinearWeight: ...
+
+def linear_weight(
+    spec: tuple[Any, ...],
+    values: NDArray[np.float32],
+    integers: NDArray[np.int16],
+    packed: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+    offsets: NDArray[np.uint8] | None,
+) -> LinearWeight: ...
 def linear_float(
     isa: int,
     a: NDArray[np.float32],
     n_begin: int,
     n_end: int,
     out: NDArray[np.float32],
-    spec: tuple[Any, ...],
-    values: NDArray[np.float32],
-    integers: NDArray[np.int16],
-    packed: NDArray[np.uint8],
-    scales: NDArray[np.uint8],
-    offsets: NDArray[np.uint8] | None,
+    weight: LinearWeight,
 ) -> bool: ...
 def activations_int8(
-    isa: int,
-    a: NDArray[np.float32],
-    codes: NDArray[np.int8],
-    a_scales: NDArray[np.float32],
-    sums: NDArray[np.float32],
-    spec: tuple[Any, ...],
-    values: NDArray[np.float32],
-    integers: NDArray[np.int16],
-    packed: NDArray[np.uint8],
-    scales: NDArray[np.uint8],
-    offsets: NDArray[np.uint8] | None,
+    isa: int, a: NDArray[np.float32], memory: NDArray[np.float32], weight: LinearWeight
 ) -> None: ...
 def linear_int8(
     isa: int,
-    codes: NDArray[np.int8],
-    a_scales: NDArray[np.float32],
-    sums: NDArray[np.float32],
+    rows: int,
+    memory: NDArray[np.float32],
     n_begin: int,
     n_end: int,
     out: NDArray[np.float32],
-    spec: tuple[Any, ...],
-    values: NDArray[np.float32],
-    integers: NDArray[np.int16],
-    packed: NDArray[np.uint8],
-    scales: NDArray[np.uint8],
-    offsets: NDArray[np.uint8] | None,
+    weight: LinearWeight,
 ) -> bool: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from .native_linear import (
     Weight,
     block_weight,
     dense_weight,
+    is_lined,
     linear_float,
     linear_int8,
     lined_zeros,
@@ -55,9 +57,9 @@ def linear(
 
     `activations="int8"` first rounds `a`, per 32 elements, to `a' = s q` with `s = max |a| / 127` and
     integers q: `|a - a'| <= 0.501 s`. Products of codes are added exactly, as integers; the S segments of up
-    to 32 elements of one block then as float32 in four lanes. The bound holds with `a'` for `a`, the real
-    numbers that codes and scales stand for as `W`, and `n = ceil(S / 4) + 4`. For `q4_1`,
-    `n = 2 ceil(S / 4) + 4` and `|s q| + |m|` takes the place of `|W|`. MXFP8 and MXFP6 E3M2, whose codes are
+    to 32 elements of one block then as float32 in sixteen lanes. The bound holds with `a'` for `a`, the real
+    numbers that codes and scales stand for as `W`, and `n = 4 ceil(S / 64) + 6`. For `q4_1`,
+    `n = 8 ceil(S / 64) + 6` and `|s q| + |m|` takes the place of `|W|`. MXFP8 and MXFP6 E3M2, whose codes are
     no small integers, multiply `a'` in float32 as above. `docs/linear.md` has both definitions in full.
 
     **Special values.** In float32, NaN and infinities in `a` do what IEEE says, in their rows only; an MX
@@ -96,7 +98,7 @@ def linear(
     result_shape = (*x.shape[:-1], w.shape[-2])
     out = check_output(out, result_shape, x.dtype)
     bias_rows = check_bias(bias, w)
-    rows = _padded_rows(x)
+    rows = _padded_rows(x, lined=activations is None)
     if activations == "int8":
         check_finite(x)
     direct = out.dtype == np.float32 and out.flags.c_contiguous
@@ -151,24 +153,28 @@ def _multiply_experts(
 
 
 def _weight(w: BlockTensor) -> Weight:
+    """The weight as the kernels take it, described once for each tensor."""
     if w.axis == len(w.shape) - 1:
-        return block_weight(w.scheme, w.grid, w.packed, w.row_scales, w.row_offsets)
+        if isinstance(w.prepared, Weight):
+            return w.prepared
+        made = block_weight(w.scheme, w.grid, w.packed, w.row_scales, w.row_offsets)
+        w.prepare(made)
+        return made
     return dense_weight(np.ascontiguousarray(w.dequantize()))
 
 
-def _padded_rows(x: NDArray[Any]) -> NDArray[np.float32]:
-    """Float32 rows, zeros up to a multiple of 16; `x` itself where nothing must change."""
+def _padded_rows(x: NDArray[Any], lined: bool) -> NDArray[np.float32]:
+    """Float32 rows, zeros up to a multiple of 16; `x` itself where it is so already (and on a line)."""
     length = x.shape[-1]
-    rows = x.reshape(int(np.prod(x.shape[:-1], dtype=np.int64)), length)
+    rows = x.reshape(math.prod(x.shape[:-1]), length)
     width = -(-length // _LANES) * _LANES
     if (
         width == length
         and rows.dtype == np.float32
-        and rows.flags.c_contiguous
-        and rows.ctypes.data % 64 == 0
+        and (is_lined(rows) if lined else rows.flags.c_contiguous)
     ):
         return rows
-    padded = lined_zeros((rows.shape[0], width), np.float32)
+    padded = lined_zeros(rows.shape[0] * width).reshape(rows.shape[0], width)
     if rows.dtype.itemsize == 2 and rows.dtype != np.float16:  # bfloat16: the upper half of a float32
         padded.view(np.uint32)[:, :length] = rows.view(np.uint16)
         padded.view(np.uint32)[...] <<= 16

@@ -147,8 +147,9 @@ def check_bias(bias: ArrayLike | None, w: BlockTensor) -> NDArray[np.float32] | 
 
 def check_finite(x: NDArray[Any]) -> None:
     """NonFiniteError if anything is NaN or infinite."""
-    bad = ~np.isfinite(x)
-    if bad.any():
+    good = np.isfinite(x)
+    if not good.all():
+        bad = ~good
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         raise NonFiniteError(
             f"{int(bad.sum())} of {x.size} activations are NaN or infinite; the first is {x[index]} at index "

@@ -40,14 +40,14 @@ class Weight:
         rows: outputs.
         length: the reduction.
         block_size: elements per block.
-        parts: the kernels' arguments that describe it.
+        native: the same, checked, as the kernels take it; it keeps the arrays.
         is_integer: whether 8-bit activations meet integer codes.
     """
 
     rows: int
     length: int
     block_size: int
-    parts: tuple[Any, ...]
+    native: _kernels.LinearWeight
     is_integer: bool
 
 
@@ -82,7 +82,7 @@ def block_weight(
     """A weight in canonical form, blocks along its last axis."""
     numbers, values, integers = _scheme_numbers(scheme)
     size = (grid.rows, grid.length, grid.block_size, grid.row_bytes(scheme.element.bits))
-    parts = (
+    native = _kernels.linear_weight(
         (*numbers, *size),
         values,
         integers,
@@ -90,15 +90,15 @@ def block_weight(
         as_bytes(scales),
         None if offsets is None else as_bytes(offsets),
     )
-    return Weight(grid.rows, grid.length, grid.block_size, parts, integers.size > 0)
+    return Weight(grid.rows, grid.length, grid.block_size, native, integers.size > 0)
 
 
 def dense_weight(values: NDArray[np.float32]) -> Weight:
     """A plain float32 weight `(rows, length)`, contiguous."""
     rows, length = values.shape
     numbers = (32, 2, 0, 0, 0, 1.0, 1.0, rows, length, SEGMENT, 4 * length)
-    parts = (numbers, _NO_VALUES, _NO_INTEGERS, as_bytes(values), _NO_SCALES, None)
-    return Weight(rows, length, SEGMENT, parts, False)
+    native = _kernels.linear_weight(numbers, _NO_VALUES, _NO_INTEGERS, as_bytes(values), _NO_SCALES, None)
+    return Weight(rows, length, SEGMENT, native, False)
 
 
 def linear_float(
@@ -119,7 +119,7 @@ def linear_float(
     kernels = chosen_isa() if isa is None else isa
 
     def run(begin: int, end: int) -> bool:
-        return _kernels.linear_float(kernels, a, begin, end, out, *w.parts)
+        return _kernels.linear_float(kernels, a, begin, end, out, w.native)
 
     _split_outputs(run, w, len(a), threads)
 
@@ -130,17 +130,14 @@ def linear_int8(
     """`out = a w^T` with `a` quantized to 8 bits and integer dot products; arguments as `linear_float`."""
     kernels = chosen_isa() if isa is None else isa
     stride = -(-w.length // _STEP) * _STEP
-    segments = stride // min(SEGMENT, w.block_size)
-    rows, width = len(a), stride // 4 + 2 * segments
-    memory = lined_zeros((1, rows * width), np.float32).reshape(-1)
-    codes = memory[: rows * stride // 4].view(np.int8).reshape(rows, stride)
-    scales, sums = memory[rows * stride // 4 :].reshape(2, rows, segments)
-    _kernels.activations_int8(kernels, a, codes, scales, sums, *w.parts)
+    rows, width = len(a), stride // 4 + 2 * (stride // min(SEGMENT, w.block_size))
+    memory = lined_zeros(rows * width)
+    _kernels.activations_int8(kernels, a, memory, w.native)
 
     def run(begin: int, end: int) -> bool:
-        return _kernels.linear_int8(kernels, codes, scales, sums, begin, end, out, *w.parts)
+        return _kernels.linear_int8(kernels, rows, memory, begin, end, out, w.native)
 
-    _split_outputs(run, w, len(a), threads)
+    _split_outputs(run, w, rows, threads)
 
 
 def _address(array: NDArray[Any]) -> int:
@@ -149,13 +146,11 @@ def _address(array: NDArray[Any]) -> int:
     return address
 
 
-def lined_zeros(shape: tuple[int, int], dtype: type[Any]) -> NDArray[Any]:
+def lined_zeros(n: int) -> NDArray[np.float32]:
     """Zeros that begin on a cache line: vectors that cross lines cost twice."""
-    n = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    raw = np.zeros(n + _LINE, np.uint8)
-    start = -_address(raw) % _LINE
-    lined: NDArray[Any] = raw[start : start + n].view(dtype).reshape(shape)
-    return lined
+    raw = np.zeros(n + _LINE // 4, np.float32)
+    start = -_address(raw) % _LINE // 4
+    return raw[start : start + n]
 
 
 def is_lined(array: NDArray[Any]) -> bool:

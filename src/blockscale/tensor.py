@@ -63,8 +63,24 @@ class QuantizeReport:
         return QuantizeReport(self.rule or other.rule, **counts)
 
 
+class _Preparable:
+    """A place beside the value for what someone made of it and wants again; not copied, not pickled."""
+
+    __slots__ = ("_prepared",)
+    _prepared: object
+
+    @property
+    def prepared(self) -> object:
+        """What `prepare` was given last, or None."""
+        return getattr(self, "_prepared", None)
+
+    def prepare(self, made: object) -> None:
+        """Keep `made` as long as the tensor lives."""
+        object.__setattr__(self, "_prepared", made)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class BlockTensor:
+class BlockTensor(_Preparable):
     """Codes, scales and offsets of one tensor, in canonical form.
 
     The canonical form has the block axis last: `rows` lines along the axis, each padded to whole blocks with

@@ -247,6 +247,123 @@ void fuzz_minimums(const Variants& v, long seed) {
   }
 }
 
+// Codes of a matmul weight: width, family, offset, kind, unit, step; the fast kinds and tables.
+struct LinearCode {
+  int32_t bits, family, offset;
+  LinearKind kind;
+  float unit, step;
+};
+const LinearCode kCodes[] = {
+    {4, 0, 0, LinearKind::kE2m1, 1, 0.5f},  {4, 1, 0, LinearKind::kInt4, 1, 1},      {4, 1, 1, LinearKind::kUint4, 1, 1},
+    {4, 1, 2, LinearKind::kUint4, 1, 1},    {4, 1, 1, LinearKind::kInt4, 1, 1},      {8, 1, 0, LinearKind::kInt8, 1, 1},
+    {8, 1, 1, LinearKind::kUint8, 1, 1},    {8, 0, 0, LinearKind::kInt8, 0.0625f, 0.0625f},
+    {2, 1, 0, LinearKind::kTable, 1, 1},    {6, 0, 0, LinearKind::kTable, 1, 0.125f}, {8, 0, 0, LinearKind::kE4m3, 1, 1},
+    {8, 0, 0, LinearKind::kE5m2, 1, 1},
+};
+
+float half_value(uint16_t h) {
+  const int e = h >> 10 & 31;
+  float v = static_cast<float>(e ? (h & 1023) | 1024 : h & 1023) * 0x1p-24f;
+  for (int k = 1; k < e; ++k) v *= 2;
+  if (e == 31) v = h & 1023 ? __builtin_nanf("") : __builtin_inff();
+  return h & 0x8000 ? -v : v;
+}
+
+// Values and, where there are any, integers of the codes, as native_linear.py makes them.
+bool fill_codes(const LinearCode& c, float* values, int16_t* integers) {
+  static const float e2m1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  const int n = 1 << c.bits;
+  const bool is_signed = c.kind == LinearKind::kInt4 || c.kind == LinearKind::kInt8 || c.bits == 2;
+  for (int i = 0; i < n; ++i) {
+    float v = static_cast<float>(is_signed && i >= n / 2 ? i - n : i) * c.unit;
+    if (c.kind == LinearKind::kE2m1) v = i & 8 ? -e2m1[i & 7] : e2m1[i];
+    if (c.bits == 6) v = (i & 32 ? -0.125f : 0.125f) * static_cast<float>(i & 31);
+    if (c.kind == LinearKind::kE5m2) v = half_value(static_cast<uint16_t>(i << 8));
+    if (c.kind == LinearKind::kE4m3) {
+      v = half_value(static_cast<uint16_t>((i & 0x80) << 8 | (i & 0x7F) << 7)) * 256;
+      if ((i & 0x7F) == 0x7F) v = __builtin_nanf("");
+    }
+    values[i] = v;
+    if (c.kind != LinearKind::kE4m3 && c.kind != LinearKind::kE5m2) integers[i] = static_cast<int16_t>(v / c.step);
+  }
+  return c.kind != LinearKind::kE4m3 && c.kind != LinearKind::kE5m2;
+}
+
+bool same_floats(const Buffer& a, const Buffer& b) {  // NaN where the other has NaN
+  for (size_t i = 0; i + 4 <= a.size; i += 4) {
+    float x, y;
+    memcpy(&x, a.data + i, 4), memcpy(&y, b.data + i, 4);
+    if (memcmp(&x, &y, 4) && !(x != x && y != y)) return false;
+  }
+  return true;
+}
+
+// Every instruction set against the plain loops, output by output.
+void fuzz_linear(const Variants& v, long seed) {
+  const LinearCode& code = kCodes[below(12)];
+  Shape s = drawn_shape(code.bits, false);
+  s.rows = 1 + below(below(3) ? 5 : 70);
+  if (below(4) == 0) s.length = 1 + below(3000), s.blocks = (s.length + s.size - 1) / s.size;
+  s.row_bytes = packed_bytes(s.blocks * s.size, code.bits);
+  const int64_t m = 1 + below(below(2) ? 3 : 14), stride = (s.length + 15) / 16 * 16;
+  float values[256];
+  int16_t integers[256];
+  LinearSpec spec{};
+  const bool whole = fill_codes(code, values, integers);
+  spec.bits = code.bits, spec.family = code.family == 0 ? 0 : 1, spec.offset = code.offset, spec.kind = code.kind;
+  spec.scale_type = spec.family ? static_cast<int32_t>(below(3)) : 0;
+  spec.unit = code.unit, spec.step = code.step, spec.values = values, spec.integers = whole ? integers : nullptr;
+  const int64_t scale_size = !spec.family ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
+  const int64_t offset_size = spec.offset == 0 ? 0 : spec.offset == 1 ? 4 : scale_size;
+  Buffer packed(s.rows * s.row_bytes, 1), scales(s.rows * s.blocks * scale_size);
+  Buffer offsets(s.rows * s.blocks * offset_size), a(m * stride * 4);
+  for (size_t i = 0; i < packed.size; ++i) packed.data[i] = static_cast<char>(draw());
+  for (size_t i = 0; i < scales.size; ++i)  // MX: also 0 and 255; others: no NaN
+    scales.data[i] = static_cast<char>(spec.family ? draw() & 0x3F : below(40) ? 100 + below(40) : -(draw() & 1));
+  for (int64_t i = 0; i < s.rows * s.blocks && spec.offset == 1; ++i) {
+    const int32_t z = below(200) ? static_cast<int32_t>(below(256)) - 128 : static_cast<int32_t>(draw());
+    memcpy(offsets.data + 4 * i, &z, 4);
+  }
+  for (size_t i = 0; i < offsets.size && spec.offset == 2; ++i) offsets.data[i] = static_cast<char>(draw() & 0x3F);
+  memset(a.data, 0, a.size);
+  for (int64_t r = 0; r < m; ++r)
+    for (int64_t k = 0; k < s.length; ++k) {
+      const float f = drawn_float(1 + static_cast<int>(seed & 1));
+      memcpy(a.data + (r * stride + k) * 4, &f, 4);
+    }
+  spec.packed = reinterpret_cast<uint8_t*>(packed.data), spec.row_bytes = s.row_bytes;
+  spec.scales = scales.data, spec.offsets = spec.offset ? offsets.data : nullptr;
+  spec.length = s.length, spec.block_size = s.size;
+
+  const float* x = reinterpret_cast<float*>(a.data);
+  Buffer wanted(m * s.rows * 4), wanted_int8(m * s.rows * 4);
+  const int64_t step = (s.length + 127) / 128 * 128, segments = step / (s.size < 32 ? s.size : 32);
+  for (int i = -1; i < v.count; ++i) {  // -1: the plain loops, an output at a time
+    const KernelTable& table = *v.table[i < 0 ? 0 : i];
+    Buffer out(m * s.rows * 4);
+    float* y = reinterpret_cast<float*>((i < 0 ? wanted : out).data);
+    const int64_t at_once = i < 0 ? 1 : m, cut = i < 0 ? 1 : 1 + below(static_cast<uint32_t>(s.rows));
+    for (int64_t r = 0; r < m; r += at_once)
+      for (int64_t n = 0; n < s.rows; n += cut)
+        table.linear_float(spec, x + r * stride, at_once, stride, n, n + cut < s.rows ? n + cut : s.rows,
+                           y + r * s.rows, s.rows);
+    if (i >= 0) expect(same_floats(out, wanted), "linear_float", table.isa, seed);
+    if (!whole) continue;
+    Buffer codes(m * step, 1), a_scales(m * segments * 4), sums(m * segments * 4);
+    memset(codes.data, 0, codes.size), memset(a_scales.data, 0, a_scales.size), memset(sums.data, 0, sums.size);
+    y = reinterpret_cast<float*>((i < 0 ? wanted_int8 : out).data);
+    for (int64_t r = 0; r < m; r += at_once) {
+      const Int8Activations to{reinterpret_cast<int8_t*>(codes.data) + r * step,
+                               reinterpret_cast<float*>(a_scales.data) + r * segments,
+                               reinterpret_cast<float*>(sums.data) + r * segments, at_once, step, segments};
+      table.activations_int8(spec, x + r * stride, stride, to);
+      for (int64_t n = 0; n < s.rows; n += cut)
+        table.linear_int8(spec, to, n, n + cut < s.rows ? n + cut : s.rows, y + r * s.rows, s.rows);
+    }
+    if (i >= 0) expect(same_floats(out, wanted_int8), "linear_int8", table.isa, seed);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -259,6 +376,7 @@ int main(int argc, char** argv) {
     fuzz_affine(v, seed);
     fuzz_dequantize(v, seed);
     fuzz_minimums(v, seed);
+    fuzz_linear(v, seed);
   }
   printf("%ld rounds, %d failures, instruction sets:", rounds, failures);
   for (int i = 0; i < v.count; ++i) printf(" %s", v.table[i]->isa);

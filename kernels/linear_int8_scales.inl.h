@@ -1,0 +1,172 @@
+// What weight rows hold per block (scales, minimums, zero points), as a float32 per segment.
+
+// Zero points beyond it might give sums that are not exact in float32: (2**11 + 128) * 127 * 32 < 2**24.
+constexpr int32_t kZeroPointLimit = 1024;
+
+inline bool small_zero_points(const LinearSpec& spec, int64_t first, int64_t count) {
+  const int32_t* z = static_cast<const int32_t*>(spec.offsets) + first;
+  bool small = true;
+  for (int64_t i = 0; i < count; ++i) small &= z[i] >= -kZeroPointLimit && z[i] <= kZeroPointLimit;
+  return small;
+}
+
+// The blocks of a weight.
+struct BlockPlaces {
+  int64_t blocks, segments;  // of a row
+  int64_t quarter;           // of a row, in sixteen segments
+  int64_t floats;            // room for a row in the order of spread_rows
+  int shift;                 // a block has 2**shift segments
+  explicit BlockPlaces(const LinearSpec& spec)
+      : blocks((spec.length + spec.block_size - 1) / spec.block_size), segments((spec.length + 31) / 32),
+        quarter((segments + 63) / 64), floats(quarter * 64),
+        shift(__builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32))) {}
+};
+
+#if defined(__AVX512VNNI__)
+// Sixteen from block b on; the masked form reads only where the mask has ones.
+struct LoadE8m0 {
+  const uint8_t* from;
+  __m512 operator()(int64_t b, __mmask16 which) const {
+    const __m128i bytes = _mm_maskz_loadu_epi8(which, from + b);
+    // 0 is 2**-127, a subnormal, and 255 is NaN: both want the top bit of the mantissa
+    const __mmask16 ends = _mm_cmplt_epu8_mask(_mm_add_epi8(bytes, _mm_set1_epi8(1)), _mm_set1_epi8(2));
+    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23);
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, ends, bits, _mm512_set1_epi32(0x400000)));
+  }
+};
+struct LoadHalf {
+  const uint16_t* from;
+  __m512 operator()(int64_t b, __mmask16 which) const {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, from + b));
+  }
+};
+struct LoadBfloat16 {
+  const uint16_t* from;
+  __m512 operator()(int64_t b, __mmask16 which) const {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(which, from + b));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+};
+struct LoadFloat {
+  const float* from;
+  __m512 operator()(int64_t b, __mmask16 which) const { return _mm512_maskz_loadu_ps(which, from + b); }
+};
+struct LoadZeroPoint {
+  const int32_t* from;
+  int offset;  // of stored codes
+  __m512 operator()(int64_t b, __mmask16 which) const {
+    const __m512i z = _mm512_maskz_loadu_epi32(which, from + b);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
+  }
+};
+
+// Segments t .. t + 15 of a row, those before `end`, in the order of `lanes`, and the blocks that they lie in.
+struct SixteenSegments {
+  int64_t first;    // block of the row
+  __mmask16 used;   // blocks
+  __mmask16 there;  // segments
+  __m512i from;     // block of each segment
+  SixteenSegments(const BlockPlaces& at, int64_t t, int64_t end, __m512i lanes) : first(t >> at.shift) {
+    const int64_t last = (end - t < 16 ? end : t + 16) - 1;
+    used = static_cast<__mmask16>((2u << ((last >> at.shift) - first)) - 1);
+    there = _mm512_cmple_epi32_mask(lanes, _mm512_set1_epi32(static_cast<int>(last - t)));
+    const __m512i begin = _mm512_set1_epi32(static_cast<int>(t & ((1 << at.shift) - 1)));
+    from = _mm512_srl_epi32(_mm512_add_epi32(lanes, begin), _mm_cvtsi32_si128(at.shift));
+  }
+  __m512i spread(__m512 v) const { return _mm512_maskz_permutexvar_epi32(there, from, _mm512_castps_si512(v)); }
+};
+
+// Rows, times `step`: of sixteen segments, 4 k + j at 4 j + k; zero past the last segment.
+template <typename Load>
+inline void spread_rows(const BlockPlaces& at, int64_t count, Load load, float step, float* to) {
+  const __m512i lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  const __m512 by = _mm512_set1_ps(step);
+  for (int64_t n = 0; n < count; ++n, to += at.floats) {
+    const int64_t first = n * at.blocks;
+    int64_t t = 0;
+    if (at.shift == 0)
+      for (; t + 16 <= at.segments; t += 16)
+        _mm512_store_ps(to + t, _mm512_permutexvar_ps(lanes, _mm512_mul_ps(load(first + t, 0xFFFF), by)));
+    for (; t < at.segments; t += 16) {
+      const SixteenSegments part(at, t, at.segments, lanes);
+      _mm512_store_si512(to + t, part.spread(_mm512_mul_ps(load(first + part.first, part.used), by)));
+    }
+  }
+}
+
+#else  // AVX2: eight at a time, or one
+struct LoadE8m0 {
+  const uint8_t* from;
+  float one(int64_t b) const { return e8m0_value(from[b]); }
+  __m256 eight(int64_t b) const {
+    const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + b)));
+    // 0 is 2**-127, a subnormal, and 255 is NaN: both want the top bit of the mantissa
+    const __m256i ends = _mm256_or_si256(_mm256_cmpeq_epi32(e, _mm256_setzero_si256()),
+                                         _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255)));
+    const __m256i top = _mm256_and_si256(ends, _mm256_set1_epi32(0x400000));
+    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(e, 23), top));
+  }
+};
+struct LoadHalf {
+  const uint16_t* from;
+  float one(int64_t b) const { return half_to_float(from[b]); }
+  __m256 eight(int64_t b) const {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b)));
+  }
+};
+struct LoadBfloat16 {
+  const uint16_t* from;
+  float one(int64_t b) const { return float_of(static_cast<uint32_t>(from[b]) << 16); }
+  __m256 eight(int64_t b) const {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+};
+struct LoadFloat {
+  const float* from;
+  float one(int64_t b) const { return from[b]; }
+  __m256 eight(int64_t b) const { return _mm256_loadu_ps(from + b); }
+};
+struct LoadZeroPoint {
+  const int32_t* from;
+  int offset;
+  float one(int64_t b) const { return static_cast<float>(from[b] + offset); }
+  __m256 eight(int64_t b) const {
+    const __m256i z = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + b));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(z, _mm256_set1_epi32(offset)));
+  }
+};
+
+template <typename Load>
+inline void spread_rows(const BlockPlaces& at, int64_t count, Load load, float step, float* to) {
+  for (int64_t n = 0; n < count; ++n, to += at.floats) {
+    const int64_t first = n * at.blocks;
+    for (int64_t t = 0; t < at.segments; t += 16) {
+      float v[16] = {};
+      if (at.shift == 0 && t + 16 <= at.segments) {
+        _mm256_storeu_ps(v, load.eight(first + t));
+        _mm256_storeu_ps(v + 8, load.eight(first + t + 8));
+      } else {
+        for (int64_t i = 0; i < 16 && t + i < at.segments; ++i) v[i] = load.one(first + ((t + i) >> at.shift));
+      }
+      __m128 x[4];
+      for (int k = 0; k < 4; ++k) x[k] = _mm_mul_ps(_mm_loadu_ps(v + 4 * k), _mm_set1_ps(step));
+      _MM_TRANSPOSE4_PS(x[0], x[1], x[2], x[3]);
+      for (int j = 0; j < 4; ++j) _mm_store_ps(to + t + 4 * j, x[j]);
+    }
+  }
+}
+#endif
+
+// Calls `use` with what loads scales (or minimums) of the type that the weight has, from block `first` on.
+template <typename Use>
+inline void with_scales(const LinearSpec& spec, const void* from, int64_t first, Use use) {
+  if (spec.family == 0)
+    use(LoadE8m0{static_cast<const uint8_t*>(from) + first});
+  else if (spec.scale_type == kFloat16)
+    use(LoadHalf{static_cast<const uint16_t*>(from) + first});
+  else if (spec.scale_type == kBfloat16)
+    use(LoadBfloat16{static_cast<const uint16_t*>(from) + first});
+  else
+    use(LoadFloat{static_cast<const float*>(from) + first});
+}

@@ -1,0 +1,181 @@
+// A Wide is 64 bytes in four parts of 16: one register of AVX-512, two of AVX2.
+
+constexpr int64_t kFewWeights = 16;  // weight rows that are finished together
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+#define BLOCKSCALE_MANY 1
+constexpr int kMostRows = 4;  // activation rows at a time
+constexpr int kSignedOffset = 128, kUnsignedOffset = 0;  // what is added to codes to make them unsigned
+struct Wide {
+  __m512i v;
+};
+struct WideFloat {
+  __m512 v;
+};
+inline Wide wide_load(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline Wide wide_load_once(const void* p) {  // kept in a register, where compilers load twice
+  __m512i v = _mm512_loadu_si512(p);
+  __asm__("" : "+v"(v));
+  return {v};
+}
+inline Wide wide_xor(Wide x, int c) { return {_mm512_xor_si512(x.v, _mm512_set1_epi8(static_cast<char>(c)))}; }
+// The table repeats every sixteen bytes, so that bits above a nibble do not matter.
+inline Wide wide_low(Wide table, Wide x) { return {_mm512_permutexvar_epi8(x.v, table.v)}; }
+inline Wide wide_high(Wide table, Wide x) { return wide_low(table, {_mm512_srli_epi16(x.v, 4)}); }
+inline Wide wide_table(const int8_t* sixteen) {
+  return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen)))};
+}
+inline void wide_halves(const uint8_t* p, Wide* first, Wide* second) {
+  const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+  first->v = _mm512_shuffle_i32x4(a, b, 0x88);
+  second->v = _mm512_shuffle_i32x4(a, b, 0xDD);
+}
+inline Wide wide_dot(Wide w0, Wide a0, Wide w1, Wide a1) {
+  return {_mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), w0.v, a0.v), w1.v, a1.v)};
+}
+inline Wide wide_pairs(Wide x, Wide y) {
+  return {_mm512_add_epi32(_mm512_unpacklo_epi32(x.v, y.v), _mm512_unpackhi_epi32(x.v, y.v))};
+}
+inline Wide wide_quads(Wide x, Wide y) {
+  return {_mm512_add_epi32(_mm512_unpacklo_epi64(x.v, y.v), _mm512_unpackhi_epi64(x.v, y.v))};
+}
+inline WideFloat wide_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
+inline WideFloat wide_floats(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Wide wide_minus(Wide x, Wide y) { return {_mm512_sub_epi32(x.v, y.v)}; }
+inline Wide wide_zeros() { return {_mm512_setzero_si512()}; }
+inline WideFloat wide_zero() { return {_mm512_setzero_ps()}; }
+inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm512_mul_ps(x.v, y.v)}; }
+inline WideFloat operator+(WideFloat x, WideFloat y) { return {_mm512_add_ps(x.v, y.v)}; }
+inline WideFloat operator-(WideFloat x, WideFloat y) { return {_mm512_sub_ps(x.v, y.v)}; }
+inline void wide_store(float* p, WideFloat x) { _mm512_store_ps(p, x.v); }
+inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] becomes lane s of x[k]
+  const __m512 a = _mm512_unpacklo_ps(x[0].v, x[1].v), b = _mm512_unpacklo_ps(x[2].v, x[3].v);
+  const __m512 c = _mm512_unpackhi_ps(x[0].v, x[1].v), d = _mm512_unpackhi_ps(x[2].v, x[3].v);
+  x[0].v = _mm512_shuffle_ps(a, b, 0x44), x[1].v = _mm512_shuffle_ps(a, b, 0xEE);
+  x[2].v = _mm512_shuffle_ps(c, d, 0x44), x[3].v = _mm512_shuffle_ps(c, d, 0xEE);
+}
+
+// Sixteen rows of 16 words: afterwards lane r of vector q is word q of row r.
+[[gnu::always_inline]] inline void transpose_words(__m512i* a) {
+  __m512i b[16];
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4)  // a[r + w]: words w, 4 + w, 8 + w, 12 + w of rows r .. r + 3
+    for (int h = 0; h < 2; ++h) {
+      a[r + 2 * h] = _mm512_unpacklo_epi64(b[r + h], b[r + 2 + h]);
+      a[r + 2 * h + 1] = _mm512_unpackhi_epi64(b[r + h], b[r + 2 + h]);
+    }
+#pragma GCC unroll 4
+  for (int w = 0; w < 4; ++w) {
+    const __m512i x = _mm512_shuffle_i32x4(a[w], a[4 + w], 0x88), y = _mm512_shuffle_i32x4(a[w], a[4 + w], 0xDD);
+    const __m512i u = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0x88);
+    const __m512i v = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0xDD);
+    a[w] = _mm512_shuffle_i32x4(x, u, 0x88);
+    a[8 + w] = _mm512_shuffle_i32x4(x, u, 0xDD);
+    a[4 + w] = _mm512_shuffle_i32x4(y, v, 0x88);
+    a[12 + w] = _mm512_shuffle_i32x4(y, v, 0xDD);
+  }
+}
+
+// The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k.
+inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
+  __m512i x[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r)
+    x[r] = r < count ? _mm512_load_si512(lanes + r * 16) : _mm512_setzero_si512();
+  transpose_words(x);
+  __m512 v[16];
+#pragma GCC unroll 16
+  for (int l = 0; l < 16; ++l) v[l] = _mm512_castsi512_ps(x[l % 4 * 4 + l / 4]);
+#pragma GCC unroll 4
+  for (int half = 8; half; half /= 2)
+#pragma GCC unroll 8
+    for (int j = 0; j < half; ++j) v[j] = _mm512_add_ps(v[j], v[j + half]);
+  _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), v[0]);
+}
+
+#else  // AVX2: two halves; signed codes
+constexpr int kMostRows = 2;
+constexpr int kSignedOffset = 0, kUnsignedOffset = -128;
+struct Wide {
+  __m256i a, b;
+};
+struct WideFloat {
+  __m256 a, b;
+};
+inline __m256i half_load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline Wide wide_load(const void* p) { return {half_load(p), half_load(static_cast<const char*>(p) + 32)}; }
+inline Wide wide_load_once(const void* p) { return wide_load(p); }
+inline Wide wide_xor(Wide x, int c) {
+  const __m256i mask = _mm256_set1_epi8(static_cast<char>(c));
+  return {_mm256_xor_si256(x.a, mask), _mm256_xor_si256(x.b, mask)};
+}
+inline Wide wide_low(Wide table, Wide x) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_shuffle_epi8(table.a, _mm256_and_si256(x.a, mask)),
+          _mm256_shuffle_epi8(table.b, _mm256_and_si256(x.b, mask))};
+}
+inline Wide wide_high(Wide table, Wide x) {
+  return wide_low(table, {_mm256_srli_epi16(x.a, 4), _mm256_srli_epi16(x.b, 4)});
+}
+inline Wide wide_table(const int8_t* sixteen) {
+  const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen)));
+  return {t, t};
+}
+inline void wide_halves(const uint8_t* p, Wide* first, Wide* second) {
+  const __m256i a = half_load(p), b = half_load(p + 32), c = half_load(p + 64), d = half_load(p + 96);
+  *first = {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(c, d, 0x20)};
+  *second = {_mm256_permute2x128_si256(a, b, 0x31), _mm256_permute2x128_si256(c, d, 0x31)};
+}
+// |w| <= 128 and |a| <= 127, so that pairs of products fit 16 bits.
+inline __m256i half_dot(__m256i w, __m256i a) {
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+  return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+inline Wide wide_dot(Wide w0, Wide a0, Wide w1, Wide a1) {
+  return {_mm256_add_epi32(half_dot(w0.a, a0.a), half_dot(w1.a, a1.a)),
+          _mm256_add_epi32(half_dot(w0.b, a0.b), half_dot(w1.b, a1.b))};
+}
+inline __m256i half_pairs(__m256i x, __m256i y) {
+  return _mm256_add_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
+}
+inline __m256i half_quads(__m256i x, __m256i y) {
+  return _mm256_add_epi32(_mm256_unpacklo_epi64(x, y), _mm256_unpackhi_epi64(x, y));
+}
+inline Wide wide_pairs(Wide x, Wide y) { return {half_pairs(x.a, y.a), half_pairs(x.b, y.b)}; }
+inline Wide wide_quads(Wide x, Wide y) { return {half_quads(x.a, y.a), half_quads(x.b, y.b)}; }
+inline WideFloat wide_float(Wide x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+inline WideFloat wide_floats(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline Wide wide_minus(Wide x, Wide y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+inline Wide wide_zeros() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline WideFloat wide_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline WideFloat operator+(WideFloat x, WideFloat y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+inline WideFloat operator-(WideFloat x, WideFloat y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline void wide_store(float* p, WideFloat x) { _mm256_store_ps(p, x.a), _mm256_store_ps(p + 8, x.b); }
+inline void half_transpose(__m256& x0, __m256& x1, __m256& x2, __m256& x3) {
+  const __m256 a = _mm256_unpacklo_ps(x0, x1), b = _mm256_unpacklo_ps(x2, x3);
+  const __m256 c = _mm256_unpackhi_ps(x0, x1), d = _mm256_unpackhi_ps(x2, x3);
+  x0 = _mm256_shuffle_ps(a, b, 0x44), x1 = _mm256_shuffle_ps(a, b, 0xEE);
+  x2 = _mm256_shuffle_ps(c, d, 0x44), x3 = _mm256_shuffle_ps(c, d, 0xEE);
+}
+inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] becomes lane s of x[k]
+  half_transpose(x[0].a, x[1].a, x[2].a, x[3].a), half_transpose(x[0].b, x[1].b, x[2].b, x[3].b);
+}
+
+// The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k.
+inline __m256 half_total(__m256 x) {
+  const __m256 y = _mm256_add_ps(x, _mm256_permute_ps(x, 0x4E));
+  return _mm256_add_ps(y, _mm256_permute_ps(y, 0xB1));
+}
+inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
+  for (int64_t r = 0; r < count; ++r, lanes += 16) {
+    const __m256 sum = _mm256_add_ps(half_total(_mm256_load_ps(lanes)), half_total(_mm256_load_ps(lanes + 8)));
+    out[r] = _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1)));
+  }
+}
+#endif
