@@ -12,12 +12,18 @@ constexpr int kWidth = 4, kRowsA = 4, kRowsW = 6;
 constexpr int kWidth = 4, kRowsA = 3, kRowsW = 4;
 #endif
 constexpr int kLanes = 16;
-constexpr int64_t kChunk = 1024;  // elements of a row decoded at a time
+constexpr int64_t kChunk = 1024;  // elements of a row decoded at a time, at most
 constexpr int64_t kTileStride = kChunk + 16;  // rows of a tile in different places of the cache
-constexpr int64_t kTileRows = 24;  // weight rows decoded at a time when there are many activations
+constexpr int64_t kTileRows = 24;  // weight rows decoded at a time, at most
+constexpr int64_t kManyActivations = 32;  // rows from which a tile half as high and wide is better: it stays in the
+                                          // first cache while they meet it
 constexpr int64_t kPanel = 128;    // activation rows that share a decoded tile
 
+// clang-format off: each builds on those before it
+#include "linear_codes.inl.h"
 #include "linear_decode.inl.h"
+#include "linear_lanes.inl.h"
+// clang-format on
 
 typedef float Vector __attribute__((vector_size(kWidth * 4)));
 typedef float LooseVector __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
@@ -57,51 +63,51 @@ inline void dot_rows(int64_t rows, const float* a, int64_t a_stride, const float
   }
 }
 
+// Weight rows decoded together, and a chunk of K.
+struct FloatTile {
+  int64_t rows, chunk;
+  float *data, *lanes;  // (rows, kTileStride); (activation rows, rows, kLanes)
+  uint8_t* codes;       // of a chunk
+};
+
 // Asks for the piece of this row that comes next, or for the row that does: rows are read in turns, in pieces too
-// short for the processor to see where they go.
-inline void prefetch_piece(const LinearSpec& spec, int64_t r, int64_t begin, int64_t tile_rows, int64_t n_end) {
-  if (begin < 0) begin = 0, r += tile_rows;
+// short for the processor to see where they go. Inlined always: a function that does nothing else looks useless to
+// compilers, and calls of it go.
+[[gnu::always_inline]] inline void prefetch_piece(const LinearSpec& spec, const FloatTile& tile, int64_t r,
+                                                  int64_t begin, int64_t n_end) {
+  if (begin >= spec.length) begin = 0, r += tile.rows;
   if (r >= n_end) return;
-  const int64_t left = spec.length - begin, n = left < kChunk ? left : kChunk;
+  const int64_t left = spec.length - begin, n = left < tile.chunk ? left : tile.chunk;
   const uint8_t* p = spec.packed + r * spec.row_bytes + packed_bytes(begin, spec.bits);
   for (int64_t i = 0; i < packed_bytes(n, spec.bits); i += 64) __builtin_prefetch(p + i);
 }
 
-inline float add_lanes(float* lane) {
-  for (int half = kLanes / 2; half; half /= 2)
-    for (int j = 0; j < half; ++j) lane[j] += lane[j + half];
-  return lane[0];
-}
-
 // Outputs [n_begin, n_end) of a panel of activation rows.
 inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
-                         int64_t n_end, int64_t tile_rows, float* tile, float* lanes, uint8_t* codes, float* out,
-                         int64_t out_stride) {
-  const int64_t lane_stride = tile_rows * kLanes;
+                         int64_t n_end, const FloatTile& tile, float* out, int64_t out_stride) {
+  const int64_t lane_stride = tile.rows * kLanes;
   const DecodeBlocks fast = find_decoder(spec).decode;
-  for (int64_t n = n_begin; n < n_end; n += tile_rows) {
-    const int64_t count = tile_rows < n_end - n ? tile_rows : n_end - n;
+  for (int64_t n = n_begin; n < n_end; n += tile.rows) {
+    const int64_t count = tile.rows < n_end - n ? tile.rows : n_end - n;
     const int64_t used = (count + kRowsW - 1) / kRowsW * kRowsW;
-    memset(lanes, 0, static_cast<size_t>(rows * lane_stride) * 4);
-    for (int64_t k = 0; k < spec.length; k += kChunk) {
-      const int64_t size = kChunk < spec.length - k ? kChunk : spec.length - k;
+    memset(tile.lanes, 0, static_cast<size_t>(rows * lane_stride) * 4);
+    for (int64_t k = 0; k < spec.length; k += tile.chunk) {
+      const int64_t size = tile.chunk < spec.length - k ? tile.chunk : spec.length - k;
       const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
       for (int64_t j = 0; j < count; ++j) {
-        float* row = tile + j * kTileStride;
-        prefetch_piece(spec, n + j, k + kChunk < spec.length ? k + kChunk : -1, tile_rows, n_end);
-        decode_piece(spec, fast, n + j, k, size, codes, row);
+        float* row = tile.data + j * kTileStride;
+        prefetch_piece(spec, tile, n + j, k + tile.chunk, n_end);
+        decode_piece(spec, fast, n + j, k, size, tile.codes, row);
         for (int64_t i = size; i < padded; ++i) row[i] = 0;
       }
       for (int64_t i = 0; i < rows; i += kRowsA) {
         const int64_t m = kRowsA < rows - i ? kRowsA : rows - i;
         for (int64_t j = 0; j < used; j += kRowsW)
-          dot_rows(m, a + i * a_stride + k, a_stride, tile + j * kTileStride, kTileStride, padded,
-                   lanes + i * lane_stride + j * kLanes, lane_stride);
+          dot_rows(m, a + i * a_stride + k, a_stride, tile.data + j * kTileStride, kTileStride, padded,
+                   tile.lanes + i * lane_stride + j * kLanes, lane_stride);
       }
     }
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < count; ++j)
-        out[i * out_stride + n + j] = add_lanes(lanes + i * lane_stride + j * kLanes);
+    for (int64_t i = 0; i < rows; ++i) add_all_lanes(tile.lanes + i * lane_stride, count, out + i * out_stride + n);
   }
 }
 
@@ -118,7 +124,7 @@ inline int64_t linear_row(const LinearSpec& spec, const float* a, int64_t n_begi
       const int64_t size = kChunk < spec.length - k ? kChunk : spec.length - k;
       dot(spec, n, k, size / 32, a + k, lanes);
     }
-    for (int64_t j = 0; j < 4; ++j) out[n + j] = add_lanes(lanes + j * kLanes);
+    add_all_lanes(lanes, 4, out + n);
   }
   return n;
 }
@@ -137,13 +143,15 @@ bool linear_float(const LinearSpec& spec, const float* a, int64_t rows, int64_t 
                   int64_t n_end, float* out, int64_t out_stride) {
   if (rows == 1) n_begin = linear_row(spec, a, n_begin, n_end, out);
   if (n_begin == n_end) return true;
-  const int64_t tile_rows = rows <= kRowsA ? kRowsW : kTileRows;
+  const bool many = rows >= kManyActivations;
+  const int64_t tile_rows = rows <= kRowsA ? kRowsW : many ? kTileRows / 2 : kTileRows;
   const int64_t panel = rows < kPanel ? rows : kPanel;
-  Lined tile(tile_rows * kTileStride + 16), lanes(panel * tile_rows * kLanes);
+  Lined data(tile_rows * kTileStride + 16), lanes(panel * tile_rows * kLanes);
   Scratch<uint8_t> codes(kChunk + 8);
-  if (!tile.data || !lanes.data || !codes.data) return false;
+  if (!data.data || !lanes.data || !codes.data) return false;
+  const FloatTile tile{tile_rows, many ? kChunk / 2 : kChunk, data.data, lanes.data, codes.data};
   for (int64_t i = 0; i < rows; i += kPanel)
-    linear_panel(spec, a + i * a_stride, kPanel < rows - i ? kPanel : rows - i, a_stride, n_begin, n_end, tile_rows,
-                 tile.data, lanes.data, codes.data, out + i * out_stride, out_stride);
+    linear_panel(spec, a + i * a_stride, kPanel < rows - i ? kPanel : rows - i, a_stride, n_begin, n_end, tile,
+                 out + i * out_stride, out_stride);
   return true;
 }

@@ -128,16 +128,12 @@ inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, Int8Order o
     with_scales(spec, spec.offsets, first, [&](auto load) { tile_spread(at, begin, end, load, 1.0f, to.minimums); });
 }
 
-// The lanes of a row halved, 8 + 4 + 2 + 1, for sixteen outputs.
+// The lanes of an activation row, for sixteen outputs.
 inline __m512 add_tile_lanes(const float* lanes) {
-  __m512 v[kLanes];
+  __m512i v[kLanes];
 #pragma GCC unroll 16
-  for (int j = 0; j < kLanes; ++j) v[j] = _mm512_load_ps(lanes + j * kTileWidth);
-#pragma GCC unroll 4
-  for (int half = kLanes / 2; half; half /= 2)
-#pragma GCC unroll 8
-    for (int j = 0; j < half; ++j) v[j] = _mm512_add_ps(v[j], v[j + half]);
-  return v[0];
+  for (int j = 0; j < kLanes; ++j) v[j] = _mm512_load_si512(lanes + j * kTileWidth);
+  return halve_lanes(v);
 }
 
 // Returns the output where it stopped: fewer than sixteen rows left, or a zero point too large; -1: no memory.

@@ -55,47 +55,16 @@ inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] beco
   x[2].v = _mm512_shuffle_ps(c, d, 0x44), x[3].v = _mm512_shuffle_ps(c, d, 0xEE);
 }
 
-// Sixteen rows of 16 words: afterwards lane r of vector q is word q of row r.
-[[gnu::always_inline]] inline void transpose_words(__m512i* a) {
-  __m512i b[16];
-#pragma GCC unroll 8
-  for (int r = 0; r < 16; r += 2) {
-    b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
-    b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < 16; r += 4)  // a[r + w]: words w, 4 + w, 8 + w, 12 + w of rows r .. r + 3
-    for (int h = 0; h < 2; ++h) {
-      a[r + 2 * h] = _mm512_unpacklo_epi64(b[r + h], b[r + 2 + h]);
-      a[r + 2 * h + 1] = _mm512_unpackhi_epi64(b[r + h], b[r + 2 + h]);
-    }
-#pragma GCC unroll 4
-  for (int w = 0; w < 4; ++w) {
-    const __m512i x = _mm512_shuffle_i32x4(a[w], a[4 + w], 0x88), y = _mm512_shuffle_i32x4(a[w], a[4 + w], 0xDD);
-    const __m512i u = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0x88);
-    const __m512i v = _mm512_shuffle_i32x4(a[8 + w], a[12 + w], 0xDD);
-    a[w] = _mm512_shuffle_i32x4(x, u, 0x88);
-    a[8 + w] = _mm512_shuffle_i32x4(x, u, 0xDD);
-    a[4 + w] = _mm512_shuffle_i32x4(y, v, 0x88);
-    a[12 + w] = _mm512_shuffle_i32x4(y, v, 0xDD);
-  }
-}
-
 // The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k.
 inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
-  __m512i x[16];
+  __m512i x[16], v[16];
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r)
     x[r] = r < count ? _mm512_load_si512(lanes + r * 16) : _mm512_setzero_si512();
   transpose_words(x);
-  __m512 v[16];
 #pragma GCC unroll 16
-  for (int l = 0; l < 16; ++l) v[l] = _mm512_castsi512_ps(x[l % 4 * 4 + l / 4]);
-#pragma GCC unroll 4
-  for (int half = 8; half; half /= 2)
-#pragma GCC unroll 8
-    for (int j = 0; j < half; ++j) v[j] = _mm512_add_ps(v[j], v[j + half]);
-  _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), v[0]);
+  for (int l = 0; l < 16; ++l) v[l] = x[l % 4 * 4 + l / 4];
+  _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), halve_lanes(v));
 }
 
 #else  // AVX2: two halves; signed codes

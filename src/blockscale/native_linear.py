@@ -19,7 +19,7 @@ SEGMENT = 32
 """Activations in 8 bits share a scale per so many elements."""
 _STEP = 128  # the kernels read 8-bit activations in steps of so many
 _LINE = 64
-_TILE = 24  # outputs that a kernel works on together
+_TILE = 32  # outputs that a kernel works on together
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 # The order of the kernels' LinearKind (kernels/table.h); 0: from the table of values.
 _KINDS = {"int4": 1, "uint4": 2, "int8": 3, "uint8": 4, "float4_e2m1": 5, "float8_e4m3": 6, "float8_e5m2": 7}
