@@ -13,6 +13,7 @@ import blockscale as bs
 
 CACHE_BYTES = 96 << 20
 """A weight "from memory" comes from copies that together take at least this much."""
+MOST_SMALL = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ def tensor(scheme: str, n: int, k: int) -> bs.BlockTensor:
 
 
 def copies(case: Case, nbytes: int) -> int:
-    """How many copies of a weight of `nbytes` make it come from memory."""
-    return max(2, -(-CACHE_BYTES // nbytes)) if case.operation == "linear" and case.cold else 1
+    """How many copies of a weight of `nbytes` make it come from memory; two of a small one."""
+    if case.operation != "linear" or not case.cold:
+        return 1
+    return max(2, -(-CACHE_BYTES // nbytes)) if nbytes > MOST_SMALL else 2
 
 
 def copy_of(w: bs.BlockTensor) -> bs.BlockTensor:
