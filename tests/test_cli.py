@@ -622,7 +622,8 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_interrupt_leaves_no_file(big: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.hrry"
-    process = spawn("quantize", big, "-o", out, "--scheme", "uint4", "--rule", "optimal", "--threads", 1)
+    slow = ("--scheme", "uint4", "--rule", "optimal", "--scale", "float32", "--threads", 1)
+    process = spawn("quantize", big, "-o", out, *slow)
     while not list(tmp_path.glob("*.partial")):
         assert process.poll() is None
         time.sleep(0.01)
@@ -636,7 +637,9 @@ def test_interrupt_leaves_no_file(big: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_in_a_row_leave_no_file(big: Path, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out.hrry"
-    process = spawn("quantize", big, "-o", out, "--scheme", "uint4", "--rule", "optimal", "--threads", 1)
+    slow = ("--scheme", "uint4", "--rule", "optimal", "--scale", "float32", "--threads", 1)
+    default = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}  # the tests may run under nohup
+    process = spawn("quantize", big, "-o", out, *slow, **default)
     while not list(tmp_path.glob("*.partial")):
         assert process.poll() is None
         time.sleep(0.01)
