@@ -108,7 +108,6 @@ inline void affine_group(const AffineSpec& spec, AffineGroup* g, const float* x,
     }
     if (kKind == kPlain && any(unsure)) {
       g->special |= 1u << b;
-      counts->zero_blocks -= g->low[b] == 0 && g->high[b] == 0;
       continue;
     }
     counts->saturated += saturated;
@@ -166,9 +165,7 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
       group_ends(x, n, size, &g);
     if (kKind == kPlain) {
       plain_scales(spec, grid, n, &g, &counts);
-      store_scales(spec.scale_type, g, n, scales, block);
-      for (int64_t b = 0; spec.offset == 1 && b < n; ++b)
-        static_cast<int32_t*>(offsets)[block + b] = static_cast<int32_t>(g.shift[b]);
+      store_parameters(spec, g, n, scales, offsets, block);
     } else {
       uint16_t halves[kGroup], minimums[kGroup];
       ggml_scales<kKind>(x, n, size, &g, halves, minimums);

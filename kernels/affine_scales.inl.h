@@ -151,16 +151,19 @@ inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t 
   counts->zero_blocks += __builtin_popcount(zero & blocks);
 }
 
-// The scales of a group, in their type.
-inline void store_scales(int32_t type, const AffineGroup& g, int64_t n, void* scales, int64_t block) {
-  if (type == kFloat32) {
+// The scales and zero points of a group, in their types. Those of special blocks are stored again by affine_block.
+inline void store_parameters(const AffineSpec& spec, const AffineGroup& g, int64_t n, void* scales, void* offsets,
+                             int64_t block) {
+  for (int64_t b = 0; spec.offset == 1 && b < n; ++b)
+    static_cast<int32_t*>(offsets)[block + b] = static_cast<int32_t>(g.shift[b]);
+  if (spec.scale_type == kFloat32) {
     memcpy(static_cast<float*>(scales) + block, g.scale, static_cast<size_t>(n) * 4);
     return;
   }
   uint16_t stored[kGroup];
   for (int b = 0; b < kGroup; b += kLanes) {
     const Floats s = load<Floats>(g.scale + b);
-    if (type == kFloat16)
+    if (spec.scale_type == kFloat16)
       store_half(stored + b, s);
     else
       store_bfloat16(stored + b, s);

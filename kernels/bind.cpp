@@ -57,10 +57,10 @@ Extent extent(nb::tuple t) {
 }
 
 MxSpec mx_spec(nb::tuple t) {
-  need(t.size() == 10, "an MX specification has ten entries");
+  need(t.size() == 9, "an MX specification has nine entries");
   return {nb::cast<int32_t>(t[0]), nb::cast<int32_t>(t[1]), nb::cast<int32_t>(t[2]), nb::cast<int32_t>(t[3]),
           nb::cast<int32_t>(t[4]), nb::cast<double>(t[5]),  nb::cast<int32_t>(t[6]), nb::cast<double>(t[7]),
-          nb::cast<int32_t>(t[8]), nb::cast<int32_t>(t[9])};
+          nb::cast<int32_t>(t[8])};
 }
 
 AffineSpec affine_spec(nb::tuple t) {

@@ -6,9 +6,10 @@ inline float load_scale(int32_t type, const void* scales, int64_t block) {
   return type == kFloat16 ? half_to_float(u) : float_of(static_cast<uint32_t>(u) << 16);
 }
 
+// 2**(byte - 127), 255 NaN. 0 is a subnormal and 255 no infinity: both want the top bit of the mantissa.
 inline float e8m0_value(uint8_t byte) {
-  if (byte == 255) return float_of(0x7FC00000u);
-  return static_cast<float>(pow2(static_cast<int>(byte) - 127));
+  const uint32_t e = byte, ends = e == 0 || e == 255 ? 0x400000u : 0u;
+  return float_of(e << 23 | ends);
 }
 
 inline void decode_block(const DecodeSpec& spec, const uint8_t* codes, int64_t n, const void* scales,

@@ -7,10 +7,7 @@ inline void read_scales(const LinearSpec& spec, const void* from, int64_t first,
   if (spec.family == 0) {
     const uint8_t* bytes = static_cast<const uint8_t*>(from) + first;
     const float unit = spec.unit;
-    for (int64_t i = 0; i < count; ++i) {
-      const uint32_t e = bytes[i], ends = e == 0 || e == 255 ? 0x400000u : 0u;  // 0: subnormal; 255: NaN
-      out[i] = float_of(e << 23 | ends) * unit;
-    }
+    for (int64_t i = 0; i < count; ++i) out[i] = e8m0_value(bytes[i]) * unit;
     return;
   }
   int64_t i = 0;

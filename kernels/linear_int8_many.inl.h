@@ -130,9 +130,9 @@ inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, Int8Order o
 
 // The lanes of an activation row, for sixteen outputs.
 inline __m512 add_tile_lanes(const float* lanes) {
-  __m512i v[kLanes];
+  Words v[kLanes];
 #pragma GCC unroll 16
-  for (int j = 0; j < kLanes; ++j) v[j] = _mm512_load_si512(lanes + j * kTileWidth);
+  for (int j = 0; j < kLanes; ++j) v[j] = load<Words>(lanes + j * kTileWidth);
   return halve_lanes(v);
 }
 

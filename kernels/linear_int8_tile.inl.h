@@ -15,22 +15,22 @@ inline void tile_codes(const LinearSpec& spec, int64_t n, int64_t begin, int64_t
   const uint8_t* rows = spec.packed + n * spec.row_bytes;
   const Wide table = wide_table(sixteen);
   for (int64_t t = begin; t < end; t += kAtOnce) {
-    __m512i words[16];
+    Words words[16];
     const int64_t left = end - t;
     const __mmask64 there = left < kAtOnce ? (uint64_t{1} << left * kSegmentBytes) - 1 : ~uint64_t{0};
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r)  // not past the row's end
-      words[r] = _mm512_maskz_loadu_epi8(there, rows + r * spec.row_bytes + t * kSegmentBytes);
-    transpose_words(words);
+      words[r] = (Words)_mm512_maskz_loadu_epi8(there, rows + r * spec.row_bytes + t * kSegmentBytes);
+    transpose_lanes(words);
     for (int i = 0; i < (left < kAtOnce ? left : kAtOnce); ++i) {
       uint8_t* to = out + (t - begin + i) * 512;
       if (kOrder == kEvenOdd) {
         for (int q = 0; q < 4; ++q) {
-          _mm512_store_si512(to + q * 64, wide_low(table, {words[i * 4 + q]}).v);
-          _mm512_store_si512(to + 256 + q * 64, wide_high(table, {words[i * 4 + q]}).v);
+          _mm512_store_si512(to + q * 64, wide_low(table, {(__m512i)words[i * 4 + q]}).v);
+          _mm512_store_si512(to + 256 + q * 64, wide_high(table, {(__m512i)words[i * 4 + q]}).v);
         }
       } else {
-        for (int q = 0; q < 8; ++q) _mm512_store_si512(to + q * 64, wide_xor({words[i * 8 + q]}, flip).v);
+        for (int q = 0; q < 8; ++q) _mm512_store_si512(to + q * 64, wide_xor({(__m512i)words[i * 8 + q]}, flip).v);
       }
     }
   }
@@ -43,12 +43,12 @@ inline void tile_spread(const BlockPlaces& at, int64_t begin, int64_t end, Load 
   const __m512 by = _mm512_set1_ps(step);
   for (int64_t t = begin; t < end; t += 16) {
     const SixteenSegments part(at, t, end, lanes);
-    __m512i v[16];
+    Words v[16];
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r)
-      v[r] = part.spread(_mm512_mul_ps(load(r * at.blocks + part.first, part.used), by));
-    transpose_words(v);
+      v[r] = (Words)part.spread(_mm512_mul_ps(load(r * at.blocks + part.first, part.used), by));
+    transpose_lanes(v);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + (t - begin + i) * 16, v[i]);
+    for (int i = 0; i < 16; ++i) store(out + (t - begin + i) * 16, v[i]);
   }
 }

@@ -57,11 +57,10 @@ inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] beco
 
 // The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k.
 inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
-  __m512i x[16], v[16];
+  Words x[16], v[16];
 #pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r)
-    x[r] = r < count ? _mm512_load_si512(lanes + r * 16) : _mm512_setzero_si512();
-  transpose_words(x);
+  for (int r = 0; r < 16; ++r) x[r] = r < count ? load<Words>(lanes + r * 16) : Words{};
+  transpose_lanes(x);
 #pragma GCC unroll 16
   for (int l = 0; l < 16; ++l) v[l] = x[l % 4 * 4 + l / 4];
   _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), halve_lanes(v));

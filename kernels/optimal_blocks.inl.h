@@ -2,52 +2,15 @@
 
 namespace group_search {
 
+using grid_search::Judge;
+
 // kLanes blocks of n elements, at the given places, to n vectors of set `out`.
 inline void turn_blocks(const float* x, int64_t n, const int64_t* rows, Floats* out) {
   for (int64_t i = 0; i < n; i += kLanes) {
-    Floats columns[kLanes] = {};
-#if defined(__AVX2__)
-    Floats r[kLanes], t[kLanes], q[kLanes];
-    for (int j = 0; j < kLanes; ++j) r[j] = load<Floats>(x + rows[j] * n + i);
-#if defined(__AVX512F__)
-    for (int j = 0; j < kLanes; j += 2) {
-      t[j] = (Floats)_mm512_unpacklo_ps((__m512)r[j], (__m512)r[j + 1]);
-      t[j + 1] = (Floats)_mm512_unpackhi_ps((__m512)r[j], (__m512)r[j + 1]);
-    }
-    for (int j = 0; j < kLanes; j += 4)
-      for (int k = 0; k < 2; ++k) {
-        q[j + 2 * k] = (Floats)_mm512_unpacklo_pd((__m512d)t[j + k], (__m512d)t[j + 2 + k]);
-        q[j + 2 * k + 1] = (Floats)_mm512_unpackhi_pd((__m512d)t[j + k], (__m512d)t[j + 2 + k]);
-      }
-    for (int c = 0; c < 4; ++c) {
-      const __m512 a = (__m512)q[c], b = (__m512)q[4 + c], d = (__m512)q[8 + c], e = (__m512)q[12 + c];
-      const __m512 even = _mm512_shuffle_f32x4(a, b, 0x88), odd = _mm512_shuffle_f32x4(a, b, 0xDD);
-      const __m512 even2 = _mm512_shuffle_f32x4(d, e, 0x88), odd2 = _mm512_shuffle_f32x4(d, e, 0xDD);
-      columns[c] = (Floats)_mm512_shuffle_f32x4(even, even2, 0x88);
-      columns[4 + c] = (Floats)_mm512_shuffle_f32x4(odd, odd2, 0x88);
-      columns[8 + c] = (Floats)_mm512_shuffle_f32x4(even, even2, 0xDD);
-      columns[12 + c] = (Floats)_mm512_shuffle_f32x4(odd, odd2, 0xDD);
-    }
-#else
-    for (int j = 0; j < kLanes; j += 2) {
-      t[j] = (Floats)_mm256_unpacklo_ps((__m256)r[j], (__m256)r[j + 1]);
-      t[j + 1] = (Floats)_mm256_unpackhi_ps((__m256)r[j], (__m256)r[j + 1]);
-    }
-    for (int j = 0; j < kLanes; j += 4)
-      for (int k = 0; k < 2; ++k) {
-        q[j + 2 * k] = (Floats)_mm256_unpacklo_pd((__m256d)t[j + k], (__m256d)t[j + 2 + k]);
-        q[j + 2 * k + 1] = (Floats)_mm256_unpackhi_pd((__m256d)t[j + k], (__m256d)t[j + 2 + k]);
-      }
-    for (int c = 0; c < 4; ++c) {
-      columns[c] = (Floats)_mm256_permute2f128_ps((__m256)q[c], (__m256)q[4 + c], 0x20);
-      columns[4 + c] = (Floats)_mm256_permute2f128_ps((__m256)q[c], (__m256)q[4 + c], 0x31);
-    }
-#endif
-#else
-    for (int j = 0; j < kLanes; ++j)
-      for (int k = 0; k < kLanes; ++k) columns[k][j] = x[rows[j] * n + i + k];
-#endif
-    for (int j = 0; j < kLanes; ++j) out[(i + j) * kSets] = columns[j];
+    Words block[kLanes];
+    for (int j = 0; j < kLanes; ++j) block[j] = load<Words>(x + rows[j] * n + i);
+    transpose_lanes(block);
+    for (int j = 0; j < kLanes; ++j) out[(i + j) * kSets] = (Floats)block[j];
   }
 }
 
@@ -131,6 +94,17 @@ inline void set_blocks(const float* x, int64_t blocks, int set, Floats turn, Int
   search->energy[set] = energy;
   search->per_scale[set] = sum * 0x1.04p-22f;
   search->fixed[set] = energy * 0x1p-60f;
+}
+
+// The best of all scales that were found for a block, by the defined error; `turn`: of the block.
+inline Optimum judged(const Judge& judge, const Memory& m, int block, double turn) {
+  Optimum best = {0, 0, 0, false};
+  for (int i = 0; i < m.found; ++i) {
+    if ((m.found_block[i] & (kBlocks - 1)) != block) continue;
+    const Optimum one = judge.best(m.found_scale[i] * turn);
+    if (best.s == 0 || precedes(one, best)) best = one;
+  }
+  return best;
 }
 
 inline Ints usual_lanes(Floats low, Floats high, int64_t blocks, int set) {

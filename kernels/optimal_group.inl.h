@@ -204,6 +204,38 @@ struct Search {
     m.found += count;
   }
 
+  void note_all(const Scales* seeds, int count, Ints block, Ints live) {
+    Ints near = {};
+    for (int j = 0; j < count; ++j) near |= is_near(seeds[j], block) & live;
+    for (int j = 0; any(near) && j < count; ++j) note(seeds[j], block, is_near(seeds[j], block) & live);
+  }
+
+  static Scales least_of(const Scales* seeds, int count) {
+    Scales least = seeds[0];
+    for (int j = 1; j < count; ++j) {
+      const Ints less = (Ints)(seeds[j].error < least.error);
+      least.error = select(less, seeds[j].error, least.error);
+      least.s = select(less, seeds[j].s, least.s);
+      least.squares = select(less, seeds[j].squares, least.squares);
+    }
+    return least;
+  }
+
+  // The best scale of the codes of a scale: A / Q, from E = |x|^2 - 2 A s + Q s^2.
+  Floats fitted_to(int set, const Scales& v) const {
+    const Floats s = 0.5f * ((energy[set] - v.error) / (v.s * v.squares) + v.s);
+    return storable((Floats)((Words)s + (1u << (mantissa_shift - 1))));
+  }
+
+  // The first limit of a set, from the best seed and the scale that fits it.
+  void start(int set, const Scales& least, const Scales& fitted, Ints block, Ints live) {
+    const Ints less = (Ints)(fitted.error < least.error);
+    store(m.best + set * kLanes, select(less, fitted.error, least.error));
+    store(m.best_scale + set * kLanes, magnitude(select(less, fitted.s, least.s)));
+    set_limit();
+    note(fitted, block, is_near(fitted, block) & live);
+  }
+
   void drop_found() {
     int kept = 0;
     set_limit();

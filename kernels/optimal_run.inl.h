@@ -30,26 +30,20 @@ inline bool optimal_run(const Rows& rows, const AffineSpec& spec, int64_t at, in
         choices.high[b + i] = from_ordered(g.high[i]);
       }
     }
-    if (spec.offset == 1)
-      choose_zero(spec, grid, x, size, n, memory, scratch->wide, &choices);
-    else
-      choose_signed(spec, grid, x, size, n, memory, &choices);
+    auto* choose = spec.offset == 1 ? choose_zero : choose_signed;
+    choose(spec, grid, x, size, n, memory, scratch->wide, &choices);
     for (int64_t b = 0; b < n; b += kGroup) {
       const int64_t m = b + kGroup < n ? kGroup : n - b, block = first_block + first + b;
-      AffineGroup g;
-      g.special = 0;
+      AffineGroup g = {};
       for (int64_t i = 0; i < m; ++i) {
-        const float reach = 300 * (choices.scale[b + i] < 0 ? -choices.scale[b + i] : choices.scale[b + i]);
-        if (choices.high[b + i] > reach || choices.low[b + i] < -reach) choices.scale[b + i] = 0;  // affine_vector
-        g.low[i] = g.high[i] = 1;  // no block is zero
-        g.scale[i] = choices.scale[b + i];
+        const float s = choices.scale[b + i], reach = 300 * (s < 0 ? -s : s);  // affine_vector relies on it
+        const bool known = s != 0 && choices.high[b + i] <= reach && choices.low[b + i] >= -reach;
+        g.scale[i] = known ? s : 1;
         g.inverse[i] = 1.0f / g.scale[i];
         g.shift[i] = choices.zero[b + i];
-        g.special |= static_cast<uint32_t>(g.scale[i] == 0) << i;
-        if (g.scale[i] == 0) continue;
-        store_scale(spec.scale_type, scales, block + i, static_cast<double>(g.scale[i]));
-        if (spec.offset == 1) static_cast<int32_t*>(offsets)[block + i] = static_cast<int32_t>(g.shift[i]);
+        g.special |= static_cast<uint32_t>(!known) << i;
       }
+      store_parameters(spec, g, m, scales, offsets, block);
       const AffineOutputs out = {packed + packed_bytes((first + b) * size, spec.bits), scales, offsets};
       finish_group<kPlain, kSize>(spec, grid, &g, x + b * size, m, size, block, out, plain, scratch, &counts, events);
     }

@@ -6,7 +6,7 @@
 //  - A scale whose half clips nothing is no better than its half, which bounds both from above.
 //  - What lies beyond the ends of the codes costs more and more as scales fall, which bounds them from below.
 // Two neighbouring scales that remain are compared by the sums of the codes that they share; what that leaves
-// open, float64 decides, and what even that leaves open is for affine_block.
+// open, the defined float64 error decides.
 
 namespace group_search {
 
@@ -81,26 +81,12 @@ struct SignedSearch : Search<false> {
     for (int j = 0; j < kFarSeeds - 1; ++j) seeds[kNearSeeds + j].s = -storable(join * kFar[j]);
     const int count = far ? kSeeds : kNearSeeds;
     evaluate_seeds(x, far, seeds);
-    Scales least = seeds[0];
-    for (int j = 1; j < count; ++j) {
-      const Ints less = (Ints)(seeds[j].error < least.error);
-      least.error = select(less, seeds[j].error, least.error);
-      least.s = select(less, seeds[j].s, least.s);
-      least.squares = select(less, seeds[j].squares, least.squares);
-    }
-    // The best scale of the best vector of codes: A / Q, from E = |x|^2 - 2 A s + Q s^2.
+    const Scales least = least_of(seeds, count);
     Scales fitted;
-    fitted.s = 0.5f * ((energy[set] - least.error) / (least.s * least.squares) + least.s);
-    fitted.s = storable((Floats)((Words)fitted.s + (1u << (mantissa_shift - 1))));
+    fitted.s = fitted_to(set, least);
     all_errors<1, true>(x, n, ends, &fitted);
-    const Ints less = (Ints)(fitted.error < least.error);
-    store(m.best + set * kLanes, select(less, fitted.error, least.error));
-    store(m.best_scale + set * kLanes, magnitude(select(less, fitted.s, least.s)));
-    set_limit();
-    note(fitted, block, is_near(fitted, block) & live);
-    Ints near = {};
-    for (int j = 0; j < count - far; ++j) near |= is_near(seeds[j], block) & live;
-    for (int j = 0; any(near) && j < count - far; ++j) note(seeds[j], block, is_near(seeds[j], block) & live);
+    start(set, least, fitted, block, live);
+    note_all(seeds, count - far, block, live);
     for (int j = 0; j < count - 1; ++j) {
       if (j == kNearSeeds - 1) continue;
       const Scales &a = seeds[j], &b = seeds[j + 1];
@@ -111,44 +97,6 @@ struct SignedSearch : Search<false> {
     extend(set, lowest, far, live);
   }
 };
-
-// Errors of two scales as they are defined, but for the order of the sum; false if a code may be another in float64.
-inline bool exact_errors(const AffineSpec& spec, const float* x, int64_t n, const double* s, double* errors) {
-  double sums[2][8] = {};
-  int64_t near_half = 0;
-  for (int64_t i = 0; i < n; i += 8)
-    for (int j = 0; j < 2; ++j)
-      for (int k = 0; k < 8; ++k) {
-        const double v = x[i + k], exact = v / s[j], whole = round_even(exact);
-        near_half += absolute(exact - whole) > 0.5 - 0x1p-30;
-        const double d = v - s[j] * clip(whole, spec.qmin, spec.qmax);
-        sums[j][k] += d * d;
-      }
-  for (int j = 0; j < 2; ++j) {
-    errors[j] = 0;
-    for (int k = 0; k < 8; ++k) errors[j] += sums[j][k];
-  }
-  return !near_half;
-}
-
-// The best of all scales that were found for a block; 0 if float64 sees no difference.
-inline float decide(const AffineSpec& spec, const Memory& m, const float* x, int64_t n, float turn, int block) {
-  float winner = 0;
-  for (int i = 0; i < m.found; ++i) {
-    const float s = m.found_scale[i];
-    if ((m.found_block[i] & (kBlocks - 1)) != block || s == winner) continue;
-    if (winner == 0) {
-      winner = s;
-      continue;
-    }
-    const double pair[2] = {static_cast<double>(winner * turn), static_cast<double>(s * turn)};
-    double errors[2];
-    if (!exact_errors(spec, x, n, pair, errors)) return 0;
-    if (absolute(errors[0] - errors[1]) <= 0x1p-44 * errors[0]) return 0;
-    if (errors[1] < errors[0]) winner = s;
-  }
-  return winner;
-}
 
 // Least and largest magnitude of the ends of the blocks, the larger turned to the negative side.
 struct SignedBlocks {
@@ -169,7 +117,7 @@ inline SignedBlocks signed_blocks(const Choices& c, int64_t blocks, int set, boo
 
 // The winners of a set: 0 where affine_block must decide.
 inline void conclude_signed(const AffineSpec& spec, const float* x, int set, const SignedSearch& search,
-                            const SignedBlocks& b, const Ties& ties, Choices* c) {
+                            const SignedBlocks& b, const Ties& ties, double* wide, Choices* c) {
   alignas(64) float winners[kLanes], turn[kLanes];
   const Floats s = load<Floats>(ties.least + set * kLanes), t = load<Floats>(ties.greatest + set * kLanes);
   const Kinds kinds(ties, set, search.mantissa_shift);
@@ -180,7 +128,9 @@ inline void conclude_signed(const AffineSpec& spec, const float* x, int set, con
   const Ints unclear = ~kinds.none & ~(Ints)(s == t) & ~(kinds.neighbours & ~open);
   for (uint32_t rest = lane_bits(b.live & unclear); rest; rest &= rest - 1) {
     const int j = __builtin_ctz(rest), block = set * kLanes + j;
-    winners[j] = decide(spec, search.m, x + block * search.n, search.n, turn[j], block);
+    for (int64_t i = 0; i < search.n; ++i) wide[i] = x[block * search.n + i];
+    const Judge judge{spec, wide, nullptr, search.n, zero_point_cap(spec), c->high[block], c->low[block]};
+    winners[j] = static_cast<float>(judged(judge, search.m, block, turn[j]).s) * turn[j];
   }
   const Floats best = load<Floats>(winners), size = magnitude(best);
   const Floats qmax = search.ends.hi, reach = b.bottom * (1 + 0x1p-20f);
@@ -192,7 +142,7 @@ inline void conclude_signed(const AffineSpec& spec, const float* x, int set, con
 
 // Best scales of up to kBlocks blocks.
 inline void choose_signed(const AffineSpec& spec, const ScaleGrid& grid, const float* x, int64_t n, int64_t blocks,
-                          Memory& m, Choices* c) {
+                          Memory& m, double* wide, Choices* c) {
   const bool full = spec.qmin < -spec.qmax;
   const float near_end = 1 / (0.5f - static_cast<float>(spec.qmin));
   const float far_end = 1 / (static_cast<float>(spec.qmax) + 0.5f);
@@ -208,7 +158,7 @@ inline void choose_signed(const AffineSpec& spec, const ScaleGrid& grid, const f
   search.drop_found();
   if (search.given_up) m.found = 0;
   const Ties ties(m);
-  for (int set = 0; set < kSets; ++set) conclude_signed(spec, x, set, search, b[set], ties, c);
+  for (int set = 0; set < kSets; ++set) conclude_signed(spec, x, set, search, b[set], ties, wide, c);
 }
 
 }  // namespace group_search

@@ -8,8 +8,6 @@
 
 namespace group_search {
 
-using grid_search::Judge;
-
 constexpr int kFreeSeeds = 10, kClippedSeeds = 4, kZeroPoints = 40;
 constexpr float kFree[kFreeSeeds - 1] = {1, 1.05f, 1.1f, 1.15f, 1.21f, 1.28f, 1.38f, 1.52f, 1.75f};  // of `fit`
 
@@ -32,23 +30,12 @@ struct ZeroSearch : Search<true> {
     seeds[kFreeSeeds - 1].s = (Floats)((Ints)storable(maximum(b.last, seeds[kFreeSeeds - 2].s)) + beyond);
     for (int j = 0; j < kFreeSeeds - 1; j += 3) all_errors<3, false>(x, n, free, seeds + j);
     all_errors<1, false>(x, n, free, seeds + kFreeSeeds - 1);
-    Scales least = seeds[0];
-    for (int j = 1; j < kFreeSeeds; ++j) {
-      const Ints less = (Ints)(seeds[j].error < least.error);
-      least.error = select(less, seeds[j].error, least.error);
-      least.s = select(less, seeds[j].s, least.s);
-      least.squares = select(less, seeds[j].squares, least.squares);
-    }
-    Scales fitted;  // as in SignedSearch
-    fitted.s = 0.5f * ((energy[set] - least.error) / (least.s * least.squares) + least.s);
-    fitted.s = maximum(storable((Floats)((Words)fitted.s + (1u << (mantissa_shift - 1)))), seeds[0].s);
+    const Scales least = least_of(seeds, kFreeSeeds);
+    Scales fitted;
+    fitted.s = maximum(fitted_to(set, least), seeds[0].s);
     all_errors<1, false>(x, n, free, &fitted);
-    const Ints less = (Ints)(fitted.error < least.error);
-    store(m.best + set * kLanes, select(less, fitted.error, least.error));
-    store(m.best_scale + set * kLanes, select(less, fitted.s, least.s));
-    set_limit();
-    note(fitted, block, is_near(fitted, block) & b.live);
-    for (int j = 0; j < kFreeSeeds; ++j) note(seeds[j], block, is_near(seeds[j], block) & b.live);
+    start(set, least, fitted, block, b.live);
+    note_all(seeds, kFreeSeeds, block, b.live);
     for (int j = 0; j < kFreeSeeds - 1; ++j)
       sieve(&m.lists[0], block, (Ints)seeds[j].s, (Ints)seeds[j + 1].s, seeds[j].error, seeds[j + 1].error,
             seeds[j].squares, limit_at_zero[set], per_scale[set], b.live);
@@ -102,7 +89,7 @@ struct ZeroSearch : Search<true> {
     for (int j = 0; j < kMany; ++j) seeds[j].s = (Floats)((a + (b - a) / (kMany - 1) * j) & grain);
     seeds[kMany - 1].s = (Floats)b;
     all_errors<kMany, true>(m.x + set, n, {ends.lo - z, ends.hi - z}, seeds);
-    for (int j = 0; j < kMany; ++j) note(seeds[j], word, is_near(seeds[j], word) & valid);
+    note_all(seeds, kMany, word, valid);
     set_limit();
     for (int j = 0; j < kMany - 1; ++j)
       sieve(&m.lists[0], word, (Ints)seeds[j].s, (Ints)seeds[j + 1].s, seeds[j].error, seeds[j + 1].error,
@@ -150,17 +137,6 @@ inline ZeroBlocks zero_blocks(const AffineSpec& spec, const Choices& c, int64_t 
   return b;
 }
 
-// The best of all scales that were found for a block.
-inline Optimum judged(const Judge& judge, const Memory& m, int block) {
-  Optimum best = {0, 0, 0, false};
-  for (int i = 0; i < m.found; ++i) {
-    if ((m.found_block[i] & (kBlocks - 1)) != block) continue;
-    const Optimum one = judge.best(static_cast<double>(m.found_scale[i]));
-    if (best.s == 0 || precedes(one, best)) best = one;
-  }
-  return best;
-}
-
 // The winners of a set: scale 0 where affine_block must decide.
 inline void conclude_zero(const AffineSpec& spec, const float* x, int set, const ZeroSearch& search,
                           const ZeroBlocks& b, const Ties& ties, double* wide, Choices* c) {
@@ -181,7 +157,7 @@ inline void conclude_zero(const AffineSpec& spec, const float* x, int set, const
     const bool fits = judge.zero_points(scale, &low, &high);
     if (!(clear >> j & 1) || (fits && judge.ends_are_free(scale))) {
       for (int64_t i = 0; i < search.n; ++i) wide[i] = x[block * search.n + i];
-      const Optimum best = clear >> j & 1 ? judge.best(scale) : judged(judge, search.m, block);
+      const Optimum best = clear >> j & 1 ? judge.best(scale) : judged(judge, search.m, block, 1);
       scale = best.s, z = best.z;
     } else if (fits) {
       z = judge.preferred(low, high);

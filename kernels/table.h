@@ -28,7 +28,7 @@ struct MxSpec {
   double max;
   int32_t rule;  // 0: exponent + (m > threshold); 1: least squared error
   double threshold;
-  int32_t min_byte, nan_block;
+  int32_t min_byte;
 };
 
 // Affine codes as numbers, and how to choose scale and offset.

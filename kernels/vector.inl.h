@@ -352,6 +352,57 @@ inline void sum_lanes(const Floats* v, float* out) {
   combine_lanes(v, out, [](Ints a, Ints b) { return (Ints)((Floats)a + (Floats)b); });
 }
 
+// kLanes vectors: lane j of vector i becomes lane i of vector j.
+[[gnu::always_inline]] inline void transpose_lanes(Words* a) {
+#if defined(__AVX512F__)
+  Words b[16];
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    b[r] = (Words)_mm512_unpacklo_epi32((__m512i)a[r], (__m512i)a[r + 1]);
+    b[r + 1] = (Words)_mm512_unpackhi_epi32((__m512i)a[r], (__m512i)a[r + 1]);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4)  // a[r + w]: words w, 4 + w, 8 + w, 12 + w of rows r .. r + 3
+    for (int h = 0; h < 2; ++h) {
+      a[r + 2 * h] = (Words)_mm512_unpacklo_epi64((__m512i)b[r + h], (__m512i)b[r + 2 + h]);
+      a[r + 2 * h + 1] = (Words)_mm512_unpackhi_epi64((__m512i)b[r + h], (__m512i)b[r + 2 + h]);
+    }
+#pragma GCC unroll 4
+  for (int w = 0; w < 4; ++w) {
+    const __m512i p = (__m512i)a[w], q = (__m512i)a[4 + w], r = (__m512i)a[8 + w], s = (__m512i)a[12 + w];
+    const __m512i x = _mm512_shuffle_i32x4(p, q, 0x88), y = _mm512_shuffle_i32x4(p, q, 0xDD);
+    const __m512i u = _mm512_shuffle_i32x4(r, s, 0x88), v = _mm512_shuffle_i32x4(r, s, 0xDD);
+    a[w] = (Words)_mm512_shuffle_i32x4(x, u, 0x88);
+    a[8 + w] = (Words)_mm512_shuffle_i32x4(x, u, 0xDD);
+    a[4 + w] = (Words)_mm512_shuffle_i32x4(y, v, 0x88);
+    a[12 + w] = (Words)_mm512_shuffle_i32x4(y, v, 0xDD);
+  }
+#elif defined(__AVX2__)
+  Words b[8];
+  for (int r = 0; r < 8; r += 2) {
+    b[r] = (Words)_mm256_unpacklo_epi32((__m256i)a[r], (__m256i)a[r + 1]);
+    b[r + 1] = (Words)_mm256_unpackhi_epi32((__m256i)a[r], (__m256i)a[r + 1]);
+  }
+  for (int r = 0; r < 8; r += 4)
+    for (int h = 0; h < 2; ++h) {
+      a[r + 2 * h] = (Words)_mm256_unpacklo_epi64((__m256i)b[r + h], (__m256i)b[r + 2 + h]);
+      a[r + 2 * h + 1] = (Words)_mm256_unpackhi_epi64((__m256i)b[r + h], (__m256i)b[r + 2 + h]);
+    }
+  for (int w = 0; w < 4; ++w) {
+    const __m256i p = (__m256i)a[w], q = (__m256i)a[4 + w];
+    a[w] = (Words)_mm256_permute2x128_si256(p, q, 0x20);
+    a[4 + w] = (Words)_mm256_permute2x128_si256(p, q, 0x31);
+  }
+#else
+  for (int i = 1; i < kLanes; ++i)
+    for (int j = 0; j < i; ++j) {
+      const uint32_t t = a[i][j];
+      a[i][j] = a[j][i];
+      a[j][i] = t;
+    }
+#endif
+}
+
 // Whether a code of four bits, a byte each, has the magnitude 1 or 3; n is a multiple of 16.
 inline bool has_code_1_or_3(const uint8_t* codes, int64_t n) {
 #if defined(__AVX2__)

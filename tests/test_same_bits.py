@@ -61,7 +61,7 @@ def _bits(parts: QuantizedRows) -> tuple[Any, ...]:
 
 
 def _quantize(x: NDArray[Any], row: Scheme, rule: str, isa: int | None, **options: Any) -> tuple[Any, ...]:
-    return _bits(native.quantize_rows(x, row, rule_for(row, rule), isa=isa, nan_block=row.is_mx, **options))
+    return _bits(native.quantize_rows(x, row, rule_for(row, rule), isa=isa, **options))
 
 
 @functools.cache

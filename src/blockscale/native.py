@@ -102,7 +102,7 @@ def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def mx_spec(scheme: Scheme, rule: Rule, min_byte: int, nan_block: bool) -> tuple[Any, ...]:
+def mx_spec(scheme: Scheme, rule: Rule, min_byte: int) -> tuple[Any, ...]:
     """The kernels' MxSpec (kernels/table.h)."""
     element = scheme.element
     is_float = element.kind == "float"
@@ -116,7 +116,6 @@ def mx_spec(scheme: Scheme, rule: Rule, min_byte: int, nan_block: bool) -> tuple
         int(rule.name == "mse"),
         exponent_threshold(scheme, rule),
         min_byte,
-        int(nan_block),
     )
 
 
@@ -156,7 +155,6 @@ def quantize_rows(
     *,
     importance: NDArray[np.float64] | None = None,
     min_byte: int = 0,
-    nan_block: bool = False,
     threads: int | None = None,
     isa: int | None = None,
 ) -> QuantizedRows:
@@ -168,7 +166,6 @@ def quantize_rows(
         rule: how scales are chosen.
         importance: float64 `(length,)`, weights of the squared error, or None.
         min_byte: smallest E8M0 byte to use (MX).
-        nan_block: whether blocks with non-finite values become NaN blocks (MX).
         threads: at most this many threads; None: all processors.
         isa: index into ISAS; None: the chosen one. The result does not depend on it.
 
@@ -184,7 +181,7 @@ def quantize_rows(
     flat = (as_bytes(x), as_bytes(packed), as_bytes(scales))
     flat_offsets = None if offsets is None else as_bytes(offsets)
     size = _regroup(grid, scheme, importance)
-    spec = mx_spec(scheme, rule, min_byte, nan_block) if scheme.is_mx else affine_spec(scheme, rule)
+    spec = mx_spec(scheme, rule, min_byte) if scheme.is_mx else affine_spec(scheme, rule)
 
     kernels = chosen_isa() if isa is None else isa
 
@@ -257,7 +254,7 @@ def choose_scale_mse(
     """The byte of least squared error among `base - span .. base + headroom`, ties to the larger."""
     from_rules = Rule("mse", "mx", ("none",), "")
     kernels = chosen_isa() if isa is None else isa
-    return _kernels.choose_scale_mse(kernels, x, mx_spec(scheme, from_rules, 0, False), span, headroom)
+    return _kernels.choose_scale_mse(kernels, x, mx_spec(scheme, from_rules, 0), span, headroom)
 
 
 def _empty_offsets(scheme: Scheme, shape: tuple[int, int]) -> NDArray[Any] | None:

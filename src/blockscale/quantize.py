@@ -81,7 +81,6 @@ def quantize(
         chosen,
         importance=_check_importance(importance, chosen, grid),
         min_byte=min_scale_byte,
-        nan_block=nonfinite == "nan-block",
         threads=threads,
     )
     bad = find_nonfinite(array) if parts.events["nonfinite"] and nonfinite == "error" else None
