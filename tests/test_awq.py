@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,18 @@ from blockscale.errors import FormatError, InputError, UnsupportedError
 from blockscale.quantize import quantize
 from blockscale.schemes import scheme
 from blockscale.tensor import BlockTensor
-from word_files import Arrays, Layer, golden_cases, load_golden, make_layer, recognise, recognised, stored_of
+from word_files import (
+    AWQ_ORDER,
+    Arrays,
+    Layer,
+    golden_cases,
+    load_golden,
+    make_layer,
+    recognise,
+    recognised,
+    stored_of,
+    words_across,
+)
 
 CONFIG = {"quant_method": "awq", "bits": 4, "group_size": 8, "zero_point": True, "version": "gemm"}
 OWN_CONFIG = {"zero_point": True, "q_group_size": 8, "w_bit": 4, "version": "GEMM"}
@@ -283,6 +295,24 @@ def test_gptq_zero_words_in_an_awq_file() -> None:
     zeros = awq.read(forced.weights[0], arrays.__getitem__).zero_points
     assert zeros is not None
     assert (zeros == 8).all()
+
+
+def test_what_nothing_tells() -> None:
+    """A wrong file that is a right file of another layer, byte for byte: docs/safetensors.md lists them."""
+    layer = make_layer(32, 16, 8, low=2)
+    arrays = {**layer.awq(), "layer.qweight": words_across(layer.codes, 4)}  # GPTQ's order in AWQ's shapes
+    order = np.argsort(AWQ_ORDER)
+    codes = layer.codes.reshape(32, -1, 8)[..., order].reshape(32, -1)
+    mistaken = replace(layer, codes=codes)
+    assert np.array_equal(arrays["layer.qweight"], mistaken.awq()["layer.qweight"])
+    found = recognised(awq, arrays, CONFIG)
+    assert not found.problems
+    assert np.array_equal(awq.read(found.weights[0], arrays.__getitem__).dequantize(), mistaken.weight)
+    arrays = replace(layer, zeros=layer.zeros - 1).awq()  # z - 1 stored, as GPTQ's v1 does
+    found = recognised(awq, arrays, CONFIG)
+    assert not found.problems
+    forced = recognised(awq, arrays, CONFIG, bias=1).weights[0]
+    assert np.array_equal(awq.read(forced, arrays.__getitem__).dequantize(), layer.weight)
 
 
 def test_plain_zero_points() -> None:

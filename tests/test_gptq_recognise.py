@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from blockscale.dialects import awq, gptq
 from blockscale.dialects.base import Options
 from blockscale.errors import FormatError, UnsupportedError
-from word_files import Arrays, make_layer, recognise, recognised
+from word_files import AWQ_ORDER, Arrays, make_layer, recognise, recognised, words_down
 
 V1 = {"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "gptq"}
 V2 = {**V1, "checkpoint_format": "gptq_v2"}
@@ -102,6 +103,23 @@ def test_an_unlabelled_asymmetric_file_is_v1_and_says_so() -> None:
     assert any("no checkpoint_format, which loaders take as 'gptq'" in line for line in found.evidence)
     w = gptq.read(found.weights[0], arrays.__getitem__)
     assert w.dequantize().tobytes() == layer.weight.tobytes()
+
+
+def test_what_nothing_tells() -> None:
+    """A wrong file that is a right file of another layer, byte for byte: docs/safetensors.md lists them."""
+    layer = make_layer(32, 16, 8, low=2)
+    mistaken = replace(layer, zeros=layer.zeros - 1)  # v1 labelled v2
+    arrays = layer.gptq(1)
+    assert all(np.array_equal(arrays[k], v) for k, v in mistaken.gptq(0).items())
+    found = recognised(gptq, arrays, V2)
+    assert not found.problems
+    assert np.array_equal(gptq.read(found.weights[0], arrays.__getitem__).dequantize(), mistaken.weight)
+    order = np.arange(32).reshape(-1, 8)[:, AWQ_ORDER].reshape(-1)  # AWQ's order of fields in GPTQ's shapes
+    arrays = {**layer.gptq(1), "layer.qweight": words_down(layer.codes[order], 4)}
+    found = recognised(gptq, arrays, V1)
+    assert not found.problems
+    mistaken = replace(layer, codes=layer.codes[order])
+    assert np.array_equal(gptq.read(found.weights[0], arrays.__getitem__).dequantize(), mistaken.weight)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
