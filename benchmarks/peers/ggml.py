@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes as c
+import weakref
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import cycle
@@ -18,7 +20,7 @@ BLOCK_BYTES = {"q4_0": 18, "q4_1": 20, "q8_0": 34, "mxfp4": 17}
 _F32 = 0
 
 
-def _libraries() -> list[c.CDLL]:
+def find_libraries() -> list[c.CDLL]:
     for package in ("llama_cpp", "ggml"):
         spec = find_spec(package)
         for folder in spec.submodule_search_locations or () if spec else ():
@@ -28,15 +30,15 @@ def _libraries() -> list[c.CDLL]:
     raise ImportError("neither llama-cpp-python nor ggml-python is installed")
 
 
-LIBRARIES = _libraries()
+LIBRARIES = find_libraries()
 _p, _n, _i = c.c_void_p, c.c_int64, c.c_int
 
 
-class _Params(c.Structure):
+class Params(c.Structure):
     _fields_ = (("mem_size", c.c_size_t), ("mem_buffer", c.c_void_p), ("no_alloc", c.c_bool))
 
 
-def _function(name: str, result: object, *arguments: object) -> Callable[..., int]:
+def function(name: str, result: object, *arguments: object) -> Callable[..., int]:
     for library in LIBRARIES:
         if hasattr(library, name):
             found = getattr(library, name)
@@ -45,15 +47,28 @@ def _function(name: str, result: object, *arguments: object) -> Callable[..., in
     raise ImportError(f"libggml has no {name}")
 
 
-QUANTIZE = _function("ggml_quantize_chunk", c.c_size_t, _i, _p, _p, _n, _n, _n, _p)
-INIT = _function("ggml_init", _p, _Params)
-TENSOR = _function("ggml_new_tensor_2d", _p, _p, _i, _n, _n)
-DATA = _function("ggml_get_data", _p, _p)
-MUL_MAT = _function("ggml_mul_mat", _p, _p, _p, _p)
-GRAPH = _function("ggml_new_graph", _p, _p)
-EXPAND = _function("ggml_build_forward_expand", None, _p, _p)
+QUANTIZE = function("ggml_quantize_chunk", c.c_size_t, _i, _p, _p, _n, _n, _n, _p)
+_INIT = function("ggml_init", _p, Params)
+_FREE = function("ggml_free", None, _p)
+TENSOR = function("ggml_new_tensor_2d", _p, _p, _i, _n, _n)
+DATA = function("ggml_get_data", _p, _p)
+MUL_MAT = function("ggml_mul_mat", _p, _p, _p, _p)
+GRAPH = function("ggml_new_graph", _p, _p)
+EXPAND = function("ggml_build_forward_expand", None, _p, _p)
 _LOGGER = c.CFUNCTYPE(None, _i, c.c_char_p, _p)(lambda *_: None)
-_function("ggml_log_set", None, _p, _p)(c.cast(_LOGGER, _p), None)  # it tells of every tensor
+function("ggml_log_set", None, _p, _p)(c.cast(_LOGGER, _p), None)  # it tells of every tensor
+
+
+class Context:
+    """A context of ggml's, freed with this object.
+
+    Attributes:
+        pointer: what ggml knows it by.
+    """
+
+    def __init__(self, nbytes: int, *, holds_data: bool = True) -> None:
+        self.pointer = _INIT(Params(nbytes, None, not holds_data))
+        weakref.finalize(self, _FREE, self.pointer)
 
 
 def name() -> str:
@@ -84,7 +99,7 @@ def make(case: Case) -> Callable[[], None] | None:
     return multiply(case) if case.operation == "linear" else None
 
 
-class _Traits(c.Structure):
+class Traits(c.Structure):
     _fields_ = (
         ("name", c.c_char_p),
         ("block_size", _n),
@@ -95,6 +110,7 @@ class _Traits(c.Structure):
     )
 
 
+@lru_cache(maxsize=1)
 def packed_blocks(case: Case) -> np.ndarray:
     """The weight in ggml's blocks."""
     x = values(case.n, case.k)
@@ -105,7 +121,7 @@ def packed_blocks(case: Case) -> np.ndarray:
 
 def dequantize(case: Case) -> Callable[[], None]:
     """Row by row into one array, as llama.cpp does."""
-    traits = _function("ggml_get_type_traits", c.POINTER(_Traits), _i)(TYPES[case.scheme])
+    traits = function("ggml_get_type_traits", c.POINTER(Traits), _i)(TYPES[case.scheme])
     packed, out = packed_blocks(case), np.empty((case.n, case.k), np.float32)
     to_float = traits.contents.to_float
     return lambda: void((to_float(packed.ctypes.data, out.ctypes.data, case.elements), packed, out))
@@ -114,8 +130,8 @@ def dequantize(case: Case) -> Callable[[], None]:
 def plain_weight(case: Case) -> tuple[int, object]:
     """The weight as it lies in files, and what keeps it alive."""
     packed = packed_blocks(case)
-    context = INIT(_Params(packed.nbytes + (1 << 20), None, False))
-    w = TENSOR(context, TYPES[case.scheme], case.k, case.n)
+    context = Context(packed.nbytes + (1 << 20))
+    w = TENSOR(context.pointer, TYPES[case.scheme], case.k, case.n)
     c.memmove(DATA(w), packed.ctypes.data, packed.nbytes)
     return w, context
 
@@ -126,12 +142,12 @@ def multiply(case: Case, weight: Callable[[Case], tuple[int, object]] = plain_we
     runs = []
     for _ in range(copies(case, case.elements // 32 * BLOCK_BYTES[case.scheme])):
         w, alive = weight(case)
-        context = INIT(_Params((case.rows * (case.n + 3 * case.k)) * 4 + (16 << 20), None, False))
-        b = TENSOR(context, _F32, case.k, case.rows)
+        context = Context(case.rows * (case.n + 3 * case.k) * 4 + (16 << 20))
+        b = TENSOR(context.pointer, _F32, case.k, case.rows)
         c.memmove(DATA(b), a.ctypes.data, a.nbytes)
-        graph = GRAPH(context)
-        EXPAND(graph, MUL_MAT(context, w, b))
-        runs.append((alive, graph))
+        graph = GRAPH(context.pointer)
+        EXPAND(graph, MUL_MAT(context.pointer, w, b))
+        runs.append(((alive, context), graph))
     turns = cycle(runs)
     plan = _Planned(case.threads)
     return lambda: plan.run(*next(turns))
@@ -142,8 +158,8 @@ class _Planned:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.plan = _function("ggml_graph_plan", _Plan, _p, _i, *([_p] if _takes_pool() else []))
-        self.compute = _function("ggml_graph_compute", _i, _p, c.POINTER(_Plan))
+        self.plan = function("ggml_graph_plan", _Plan, _p, _i, *([_p] if _takes_pool() else []))
+        self.compute = function("ggml_graph_compute", _i, _p, c.POINTER(_Plan))
         self.buffer = np.empty(0, np.uint8)
 
     def run(self, _alive: object, graph: int) -> None:
