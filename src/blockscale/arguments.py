@@ -6,12 +6,12 @@ import operator
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError
+from .errors import InputError, SchemeError
 
 
 def as_array(value: object, field: str, dtype: Any = None) -> NDArray[Any]:
@@ -76,11 +76,40 @@ def as_mapping(value: object, field: str, of: str) -> Mapping[Any, Any]:
         field: its name.
         of: what it maps, for the message.
     """
-    if isinstance(value, Mapping):
-        return value
-    raise InputError(
-        f"{field} is a {type(value).__name__}, not a mapping of {of}", found=type(value).__name__, field=field
-    )
+    check_type(value, Mapping, field, f"a mapping of {of}")
+    return cast(Mapping[Any, Any], value)
+
+
+def check_type(value: object, kind: type, field: str, noun: str) -> None:
+    """InputError unless an argument is of a type.
+
+    Args:
+        value: the argument.
+        kind: the type.
+        field: its name.
+        noun: the type in words, with its article.
+    """
+    if not isinstance(value, kind):
+        found = type(value).__name__
+        raise InputError(f"{field} is a {found}, not {noun}", found=found, field=field)
+
+
+def check_name(value: object, field: str, noun: str, names: Collection[str]) -> None:
+    """SchemeError unless an argument is a string.
+
+    Args:
+        value: the argument.
+        field: its name.
+        noun: what it is and may be, for the message.
+        names: those there are, for the hint.
+    """
+    if not isinstance(value, str):
+        raise SchemeError(
+            f"{noun}, not {type(value).__name__}",
+            found=value,
+            field=field,
+            hint=f"one of {', '.join(names)}",
+        )
 
 
 def is_one_of(value: object, names: Collection[str | None]) -> bool:

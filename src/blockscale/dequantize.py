@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .arguments import as_dtype
+from .arguments import as_dtype, check_type
 from .blocks import BlockGrid, copy_in_bands
 from .elements import ELEMENTS
 from .errors import InputError, OverflowingValueError
@@ -62,10 +62,8 @@ def dequantize_rows(
 
 
 def _output(grid: BlockGrid, dtype: DTypeLike, out: NDArray[Any] | None) -> NDArray[Any]:
-    if out is not None and not isinstance(out, np.ndarray):
-        raise InputError(
-            f"out is a {type(out).__name__}, not an array", found=type(out).__name__, field="out"
-        )
+    if out is not None:
+        check_type(out, np.ndarray, "out", "an array")
     wanted = as_dtype(dtype, "dtype") if out is None else out.dtype
     if wanted not in _OUTPUTS:
         raise InputError(f"cannot dequantize to {wanted}", found=wanted, hint="float32, float16 or bfloat16")

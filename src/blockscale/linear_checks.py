@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arguments import as_array, is_one_of
+from .arguments import as_array, check_type, is_one_of
 from .elements import ELEMENTS
 from .errors import BlockAxisError, InputError, NonFiniteError
 from .tensor import BlockTensor
@@ -116,10 +116,7 @@ def check_output(out: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dty
     """The array to write to, made if there is none."""
     if out is None:
         return np.empty(shape, dtype)
-    if not isinstance(out, np.ndarray):
-        raise InputError(
-            f"out is a {type(out).__name__}, not an array", found=type(out).__name__, field="out"
-        )
+    check_type(out, np.ndarray, "out", "an array")
     allowed = (np.dtype(np.float32), dtype)
     if out.shape != shape or out.dtype not in allowed or not out.flags.writeable:
         raise InputError(

@@ -208,7 +208,7 @@ def quantize_rows(
         return events
 
     grain = SEARCH_GRAIN if rule.name in ("optimal", "mse") else GRAIN
-    totals = sum(_split(run, size[0], x.size, threads, grain), np.zeros(len(EVENTS), np.int64))
+    totals = sum(split_work(run, size[0], x.size, threads, grain), np.zeros(len(EVENTS), np.int64))
     counts = dict(zip(EVENTS, (int(n) for n in totals), strict=True))
     return QuantizedRows(packed, scales, offsets, counts)
 
@@ -245,7 +245,7 @@ def dequantize_matrix(
         part = (*size[:3], begin, end, size[3])
         return _kernels.dequantize(kernels, *flat, part, spec, values, as_bytes(out))
 
-    return sum(_split(run, size[0], out.size, threads, GRAIN))
+    return sum(split_work(run, size[0], out.size, threads, GRAIN))
 
 
 def choose_scale_mse(
@@ -280,7 +280,7 @@ def _regroup(
     return grid.rows, grid.length, grid.block_size, row_bytes
 
 
-def _split(
+def split_work(
     run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None, grain: int
 ) -> list[Any]:
     """Call `run(begin, end)` over ranges of rows; work of less than `grain` elements gets no thread.

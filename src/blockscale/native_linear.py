@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _kernels
 from .blocks import BlockGrid
-from .native import INPUT_DTYPES, _split, as_bytes, chosen_isa
+from .native import INPUT_DTYPES, as_bytes, chosen_isa, split_work
 from .schemes import Scheme
 
 SEGMENT = 32
@@ -166,4 +166,4 @@ def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, thread
         if not run(begin * _TILE, min(w.rows, end * _TILE)):
             raise MemoryError("no memory for a tile of the matmul")
 
-    _split(tiles, -(-w.rows // _TILE), work, threads, _PER_THREAD)
+    split_work(tiles, -(-w.rows // _TILE), work, threads, _PER_THREAD)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _kernels
-from .native import GRAIN, _split, as_bytes, chosen_isa
+from .native import GRAIN, as_bytes, chosen_isa, split_work
 
 _WORK = 16
 """How much more an element costs than in plain decoding."""
@@ -48,5 +48,5 @@ def rewrite_minimums(
     def run(begin: int, end: int) -> None:
         _kernels.rewrite_minimums(kernels, *flat, spec, begin, end, *out)
 
-    _split(run, n, n * block_size, threads, GRAIN // _WORK)
+    split_work(run, n, n * block_size, threads, GRAIN // _WORK)
     return codes, new_scales, zero_points

@@ -22,6 +22,11 @@ def packed_size(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
 
+def unit_codes(bits: int) -> int:
+    """Codes of the least unit that ends on a byte; of six bits, those of a whole group."""
+    return _group(bits)[0]
+
+
 def pack_codes(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Pack the last axis.
 

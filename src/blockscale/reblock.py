@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .errors import InputError
+from .arguments import check_type
 from .metrics import TensorError
 from .quantize import quantize
 from .rules import Rule
@@ -48,8 +48,7 @@ def reblock(
         AxisError: no such axis.
         NonFiniteError: `w` has NaN blocks or infinite values.
     """
-    if not isinstance(w, BlockTensor):
-        raise InputError(f"w is a {type(w).__name__}, not a BlockTensor", found=type(w).__name__, field="w")
+    check_type(w, BlockTensor, "w", "a BlockTensor")
     values = w.dequantize(threads=threads)
     tensor = quantize(values, w.scheme if scheme is None else scheme, axis=axis, rule=rule, threads=threads)
     return Reblocked(tensor, tensor.error(values))

@@ -17,7 +17,7 @@ from .blocks import BlockGrid
 from .dialects.ggml_formats import FORMATS
 from .dialects.ggml_minimum import rewritten, zero_point_schemes
 from .errors import InputError
-from .native import GRAIN, _split
+from .native import GRAIN, split_work
 from .quantize import quantize
 from .recode_steps import (
     NotExact,
@@ -192,7 +192,7 @@ def difference(a: BlockTensor, b: BlockTensor, threads: int | None = None) -> tu
         return [_slab_difference(a, b, i * step, (i + 1) * step) for i in range(begin, end)]
 
     slabs = -(-a.grid.rows // step)
-    found = [pair for part in _split(run, slabs, a.size, threads, GRAIN) for pair in part]
+    found = [pair for part in split_work(run, slabs, a.size, threads, GRAIN) for pair in part]
     total = sum(pair[1] for pair in found)
     return max((pair[0] for pair in found), default=0.0), total / a.size if a.size else 0.0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .arguments import check_name
 from .errors import SchemeError
 from .schemes import Scheme
 
@@ -75,13 +76,8 @@ def rule_for(scheme: Scheme, rule: str | Rule | None) -> Rule:
     """
     if isinstance(rule, Rule):
         rule = str(rule)
-    if rule is not None and not isinstance(rule, str):
-        raise SchemeError(
-            f"a rule is a name or a Rule, not {type(rule).__name__}",
-            found=rule,
-            field="rule",
-            hint=f"one of {', '.join(RULES)}",
-        )
+    if rule is not None:
+        check_name(rule, "rule", "a rule is a name or a Rule", RULES)
     if not scheme.default_rule:
         raise SchemeError(
             f"nothing can be quantized to {scheme.name}; it can only be read and written back",

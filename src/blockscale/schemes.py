@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .arguments import check_name
 from .blocks import check_block_size
 from .elements import ELEMENTS, SCALE_TYPES, Element, element
 from .errors import SchemeError
@@ -168,13 +169,7 @@ def scheme(
 
 
 def _row(name: str) -> Scheme:
-    if not isinstance(name, str):
-        raise SchemeError(
-            f"a scheme is a name or a Scheme, not {type(name).__name__}",
-            found=name,
-            field="scheme",
-            hint=f"one of {', '.join(SCHEMES)}",
-        )
+    check_name(name, "scheme", "a scheme is a name or a Scheme", SCHEMES)
     if name in READ_ONLY_SCHEMES:
         return READ_ONLY_SCHEMES[name]
     if name not in SCHEMES:
@@ -183,13 +178,7 @@ def _row(name: str) -> Scheme:
 
 
 def _with_scale(row: Scheme, scale: str) -> Scheme:
-    if not isinstance(scale, str):
-        raise SchemeError(
-            f"a scale type is a name, not {type(scale).__name__}",
-            found=scale,
-            field="scale",
-            hint=f"one of {', '.join(SCALE_TYPES)}",
-        )
+    check_name(scale, "scale", "a scale type is a name", SCALE_TYPES)
     if row.is_mx or row.offset == "minimum":
         if scale == row.scale.name:
             return row

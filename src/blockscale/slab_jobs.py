@@ -14,7 +14,7 @@ from .blocks import BlockGrid
 from .checkpoint import Checkpoint
 from .errors import NonFiniteError
 from .hurray import encode_blocks
-from .packing import packed_size
+from .packing import packed_size, unit_codes
 from .quantize import find_nonfinite, nonfinite_error
 from .tensor import BlockTensor
 
@@ -75,20 +75,15 @@ def cut(ckpt: Checkpoint, name: str, grid: BlockGrid, bits: int) -> Iterator[Sla
     inner = math.prod(grid.shape[grid.axis + 1 :])
     if grid.axis == len(grid.shape) - 1:
         yield from _row_slabs(ckpt, name, grid, bits)
-    elif inner > 2 * grid.length and inner % _unit(bits) == 0:
+    elif inner > 2 * grid.length and inner % unit_codes(bits) == 0:
         yield from _column_slabs(ckpt, name, grid, bits, inner)
     else:
         yield from _band_slabs(ckpt, name, grid, bits, inner)
 
 
-def _unit(bits: int) -> int:
-    """As many codes end on a byte, and six-bit ones with their group."""
-    return 4 if bits == 6 else max(1, 8 // bits)
-
-
 def _row_slabs(ckpt: Checkpoint, name: str, grid: BlockGrid, bits: int) -> Iterator[Slab]:
     """Blocks along the last axis: rows lie one after the other in every buffer; long ones are cut."""
-    length, padded, unit = grid.length, grid.padded_length, _unit(bits)
+    length, padded, unit = grid.length, grid.padded_length, unit_codes(bits)
     step = max(1, SLAB_BYTES // (length * _itemsize(ckpt, name)))
     aligned = unit // math.gcd(padded, unit)  # rows that end on a byte
     if step == 1 and aligned == 1:
@@ -102,7 +97,7 @@ def _row_slabs(ckpt: Checkpoint, name: str, grid: BlockGrid, bits: int) -> Itera
 
 def _row_pieces(ckpt: Checkpoint, name: str, grid: BlockGrid, bits: int) -> Iterator[Slab]:
     """Rows longer than a slab, each cut between blocks."""
-    length, size = grid.length, max(grid.block_size, _unit(bits))
+    length, size = grid.length, max(grid.block_size, unit_codes(bits))
     step = max(1, SLAB_BYTES // (_itemsize(ckpt, name) * size)) * size
     for row in range(grid.rows):
         for c in range(0, length, step):
@@ -113,11 +108,11 @@ def _row_pieces(ckpt: Checkpoint, name: str, grid: BlockGrid, bits: int) -> Iter
 
 def _band_slabs(ckpt: Checkpoint, name: str, grid: BlockGrid, bits: int, inner: int) -> Iterator[Slab]:
     """Blocks along an earlier axis: some blocks of all the lines of a `(length, inner)` slice at a time."""
-    outer_step = _unit(bits) // math.gcd(grid.padded_length * inner, _unit(bits))
+    outer_step = unit_codes(bits) // math.gcd(grid.padded_length * inner, unit_codes(bits))
     if outer_step > 1:  # slices that do not end on bytes: blocks of two or four small codes
         yield Slab(np.asarray(ckpt[name]), grid.axis, 0, 0, 0)
         return
-    size = max(grid.block_size, _unit(bits))
+    size = max(grid.block_size, unit_codes(bits))
     step = max(1, COLUMN_SLAB_BYTES // (inner * _itemsize(ckpt, name) * size)) * size
     for outer in range(grid.rows // inner):
         for r in range(0, grid.length, step):

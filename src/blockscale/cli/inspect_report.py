@@ -13,7 +13,7 @@ from ..containers.gguf_values import GgufValue
 from ..summary import TensorSummary
 from ..values import CodeStatistics, ScaleStatistics
 from .names import NameGroup, collapse_names, group_rows
-from .output import Column, print_table, say
+from .output import Column, plain, print_table, say
 from .schemes import describe_scheme
 from .text import (
     printable,
@@ -61,17 +61,12 @@ def _metadata_document(value: Any) -> Any:
 
 
 def _first_items(value: GgufValue) -> list[Any]:
-    return [_plain(item) for item in value.value[:_FIRST_ITEMS]]
+    first: list[Any] = plain(_cut(value.value))
+    return first
 
 
-def _plain(item: Any) -> Any:
-    if isinstance(item, list):
-        return [_plain(inner) for inner in item[:_FIRST_ITEMS]]
-    return (
-        item[:_FIRST_ITEMS].tolist()
-        if isinstance(item, np.ndarray)
-        else getattr(item, "item", lambda: item)()
-    )
+def _cut(item: Any) -> Any:
+    return [_cut(inner) for inner in item[:_FIRST_ITEMS]] if isinstance(item, list | np.ndarray) else item
 
 
 def _print_head(ckpt: Checkpoint, found: Sequence[TensorSummary]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import BlockGrid, as_rows, block_grid
-from ..packing import packed_size, unpack_codes
+from ..packing import packed_size, unit_codes, unpack_codes
 from ..schemes import Scheme
 from ..tensor import BlockTensor
 from .codes import check_buffers, is_canonical, pack_rows
@@ -55,11 +55,6 @@ def box_reader(
     return lambda box: _read_box(row, grid, parts[0], parameters, box)
 
 
-def _group(bits: int) -> int:
-    """Codes of the smallest unit that begins on a byte."""
-    return 4 if bits == 6 else max(1, 8 // bits)
-
-
 def _read_box(row: Scheme, grid: BlockGrid, data: NDArray[np.uint8], p: Parameters, box: Box) -> BlockTensor:
     bits, axis = row.element.bits, grid.axis
     cut = BlockGrid(tuple(part.stop - part.start for part in box), axis, grid.block_size)
@@ -80,9 +75,9 @@ def _codes(grid: BlockGrid, data: NDArray[np.uint8], bits: int, box: Box) -> NDA
     """The codes of a box, a byte each."""
     stored = list(grid.shape)
     stored[grid.axis] = grid.padded_length
-    if stored[-1] % _group(bits):
+    if stored[-1] % unit_codes(bits):
         return _codes_of_runs(grid, data, bits, box)
-    width, group = packed_size(stored[-1], bits), _group(bits)
+    width, group = packed_size(stored[-1], bits), unit_codes(bits)
     lines = data[: width * math.prod(stored[:-1])].reshape(*stored[:-1], width)
     first, end = box[-1].start // group * group, -(-box[-1].stop // group) * group
     part = np.ascontiguousarray(lines[(*box[:-1], slice(packed_size(first, bits), packed_size(end, bits)))])
@@ -92,7 +87,7 @@ def _codes(grid: BlockGrid, data: NDArray[np.uint8], bits: int, box: Box) -> NDA
 
 def _codes_of_runs(grid: BlockGrid, data: NDArray[np.uint8], bits: int, box: Box) -> NDArray[np.uint8]:
     """The same where lines do not end on bytes: from the first line along the axis to the last, whole."""
-    axis, group = grid.axis, _group(bits)
+    axis, group = grid.axis, unit_codes(bits)
     inner, part = math.prod(grid.shape[axis + 1 :]), box[grid.axis]
     outer = [range(p.start, p.stop) for p in box[:axis]]
     out = np.empty((*map(len, outer), part.stop - part.start, *grid.shape[axis + 1 :]), np.uint8)
