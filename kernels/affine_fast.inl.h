@@ -116,6 +116,8 @@ inline void affine_group(const AffineSpec& spec, AffineGroup* g, const float* x,
   }
 }
 
+#include "affine_words.inl.h"
+
 struct AffineOutputs {
   uint8_t* packed;
   void *scales, *offsets;
@@ -157,7 +159,11 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
   for (int64_t first = 0; first < blocks; first += kGroup) {
     const int64_t n = first + kGroup < blocks ? kGroup : blocks - first, block = first_block + first;
     const float* x = group_floats(rows, at + first * size, n * size, scratch->x);
-    prefetch_ahead(rows, at + first * size, kGroup * size);
+    uint8_t* codes = packed + packed_bytes(first * size, spec.bits);
+    uint16_t *halves = static_cast<uint16_t*>(scales) + block, *minimums = static_cast<uint16_t*>(offsets) + block;
+    if (kKind != kPlain && kSize == 32 && n == kGroup &&
+        whole_group_words<kKind>(spec, x, codes, halves, minimums, &counts))
+      continue;
     AffineGroup g;
     if (kKind == kQ8_0 || (kKind == kPlain && spec.rule == 0))
       group_amax(x, n, size, g.high);
@@ -167,13 +173,12 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
       plain_scales(spec, grid, n, &g, &counts);
       store_parameters(spec, g, n, scales, offsets, block);
     } else {
-      uint16_t halves[kGroup], minimums[kGroup];
-      ggml_scales<kKind>(x, n, size, &g, halves, minimums);
-      memcpy(static_cast<uint16_t*>(scales) + block, halves, static_cast<size_t>(n) * 2);
-      if (kKind == kQ4_1)
-        memcpy(static_cast<uint16_t*>(offsets) + block, minimums, static_cast<size_t>(n) * 2);
+      uint16_t d[kGroup], m[kGroup];
+      ggml_scales<kKind>(x, n, size, &g, d, m);
+      memcpy(halves, d, static_cast<size_t>(n) * 2);
+      if (kKind == kQ4_1) memcpy(minimums, m, static_cast<size_t>(n) * 2);
     }
-    const AffineOutputs out = {packed + packed_bytes(first * size, spec.bits), scales, offsets};
+    const AffineOutputs out = {codes, scales, offsets};
     finish_group<kKind, kSize>(spec, grid, &g, x, n, size, block, out, plain, scratch, &counts, events);
   }
   add_counts(counts, events);

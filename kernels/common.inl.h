@@ -48,6 +48,7 @@ inline double round_even(double v) {
   return (v < 0x1p51 && v > -0x1p51) ? r : v;
 }
 
+inline float absolute(float v) { return float_of(bits_of(v) & 0x7FFFFFFFu); }
 inline double absolute(double v) { return double_of(bits_of(v) & 0x7FFFFFFFFFFFFFFFull); }
 inline bool is_negative(double v) { return bits_of(v) >> 63; }
 

@@ -5,7 +5,6 @@
 // whose scale is near the ends of its range, and those with non-finite values, are left to mx_block.
 
 constexpr int64_t kGroup = 16;          // blocks looked at together
-constexpr int64_t kAhead = 2;           // groups to prefetch ahead
 constexpr int64_t kLargestBlock = 256;  // of the fast kernels
 
 struct MxVectors {
@@ -146,12 +145,12 @@ inline void code_group(const MxVectors& v, const MxGroup& g, const float* x, int
 //    element is nearest to .5 or 1.5, that is, has code 1 or 3. Where one has, its error grows by at least
 //    the distance of two float32 numbers near .25, 2**-26, which the float64 sum of rules.md still sees.
 //  * The same from e0 + 1 to e0 + 2 (amax is then below 4 units).
-//  * a > 6: e0 and e0 + 1 are compared by a float32 sum; e0 - 1 clamps at 3, costs 6a - 27 > 9 at the maximum
+//  * a > 6: e0 and e0 + 1 are compared by sums; e0 - 1 clamps at 3, costs 6a - 27 > 9 at the maximum
 //    and gains at most 1/16 at each other element (those below 1): it never wins for 64 elements.
-//  * a <= 6, e0 - 1: costs at least 2a - 7 (3 from a = 5 on) at the maximum and gains at most 1/16 per
-//  element.
+//  * a <= 6: e0 and e0 - 1 are compared where e0 - 1 can win at all: it costs at least 2a - 7 (3 from a = 5 on) at
+//    the maximum and gains at most 1/16 per element.
 //  * e0 - 2 clamps at 1.5, costs at least 6.25 and gains at most 1/16 per element.
-// What a float32 sum cannot decide, and blocks without codes 1 and 3, are left to mx_block.
+// What a sum in float32 cannot decide, and blocks without codes 1 and 3, are left to mx_block.
 
 // Value of a code that code_e2m1 returned.
 inline Floats value_e2m1(Words code) {
@@ -169,11 +168,22 @@ inline Floats value_e2m1(Words code) {
 #endif
 }
 
-// How much the squared error grows from e0 to e0 + step, in units of 2**e0, without rounding worth speaking
-// of: at most 64 terms below 16, so the float32 sum is within 64 * 66 * 16 * 2**-24 < kUnsure.
-constexpr float kUnsure = 0.01f;
+// Groups are read in bursts: ask for a part of the one after the next while codes are made, or memory idles. (Asking
+// for all of it at once stalls processors that look ahead themselves.)
+constexpr int64_t kAhead = 2;
+[[gnu::always_inline]] inline void prefetch_block(const float* block) {
+  __builtin_prefetch(block + kAhead * kGroup * 32);
+  __builtin_prefetch(block + kAhead * kGroup * 32 + 16);
+}
 
-inline Floats error_growth(const float* x, int64_t size, float down, float step, float inverse) {
+#include "mx_words.inl.h"
+
+// How much the squared error grows from e0 to e0 + step, in units of 4**e0. The terms are below 8, so the
+// float32 sum, in any order, is within doubt(size).
+constexpr float doubt(int64_t size) { return static_cast<float>(size * (size + 4)) * 8 * 0x1p-24f; }
+
+inline Floats error_growth(const float* x, int64_t size, float down, bool up) {
+  const float step = up ? 2.0f : 0.5f, inverse = up ? 0.5f : 2.0f;
   Floats sum = {};
   for (int64_t i = 0; i < size; i += kLanes) {
     const Floats y = (Floats)(load<Words>(x + i) & 0x7FFFFFFFu) * down;
@@ -183,36 +193,60 @@ inline Floats error_growth(const float* x, int64_t size, float down, float step,
   return sum;
 }
 
-// Final exponents of the blocks that have more than one candidate; those in doubt become special. All of them
-// in one loop and without branches on what came out: which blocks these are is as good as random.
+// The growth of the blocks in `rivals`, to e0 + 1 for those in `up`, else to e0 - 1; 0 for the others. Returns by
+// how much it may be wrong.
+template <int kSize>
+inline float group_growth(const float* x, int64_t size, const MxGroup& g, uint32_t rivals, uint32_t up,
+                          float* growth) {
+#if defined(__AVX512BW__)
+  if (kSize == 32) return growth_of_words(x, g, rivals, up, growth);
+#endif
+  Floats sums[kGroup] = {};
+  for (uint32_t rest = rivals; rest; rest &= rest - 1) {
+    const int b = __builtin_ctz(rest);
+    sums[b] = error_growth(x + b * size, size, g.down[b], up >> b & 1);
+  }
+  sum_lanes(sums, growth);
+  return doubt(size);
+}
+
+inline float error_growth_sum(const float* x, int64_t size, float down, bool up) {
+  const Floats sum = error_growth(x, size, down, up);
+  float all = 0;
+  for (int i = 0; i < kLanes; ++i) all += sum[i];
+  return all;
+}
+
+// Final exponents of the blocks that have more than one candidate; those in doubt become special. Without branches
+// on what came out: which blocks these are is as good as random.
 template <int kSize>
 inline void choose_mse(const MxVectors& v, const float* x, int64_t n, int64_t size, MxGroup* g) {
   if (kSize) size = kSize;
-  uint32_t up = 0, low = 0;
-  const float reach = 7.0f + static_cast<float>(size - 1) / 16 + kUnsure;  // e0 - 1 may win if 2a < reach
-  for (int b = 0; b < kGroup; b += kLanes) {
-    const Floats a = load<Floats>((const float*)(g->amax + b)) * load<Floats>(g->down + b);
-    up |= lane_bits((Ints)(a > v.limit)) << b;
-    low |= lane_bits((Ints)(a + a < reach) & (Ints)(a > 0.0f)) << b;
+  Ints is_up[kGroup / kLanes], is_low[kGroup / kLanes];
+  uint32_t up = 0, low = 0, doubtful = 0;
+  const float reach = 7.0f + static_cast<float>(size - 1) / 16 + 0.01f;  // e0 - 1 may win if 2a < reach
+  for (int i = 0; i < kGroup / kLanes; ++i) {
+    const Floats a = load<Floats>((const float*)g->amax + i * kLanes) * load<Floats>(g->down + i * kLanes);
+    is_up[i] = (Ints)(a > v.limit);
+    is_low[i] = (Ints)(a + a < reach) & (Ints)(a > 0.0f);
+    up |= lane_bits(is_up[i]) << i * kLanes;
+    low |= lane_bits(is_low[i]) << i * kLanes;
   }
-  Floats sums[kGroup];
-  int block[kGroup];
+  const uint32_t rivals = (up | low) & ((1u << n) - 1) & ~g->special;
   float growth[kGroup];
-  int count = 0;
-  for (uint32_t rest = (up | low) & ((1u << n) - 1) & ~g->special; rest; rest &= rest - 1) {
+  const float wrong = group_growth<kSize>(x, size, *g, rivals, up, growth);
+  for (int b = 0; b < kGroup; b += kLanes)
+    doubtful |= lane_bits((Ints)(magnitude(load<Floats>(growth + b)) < wrong)) << b;
+  for (uint32_t rest = doubtful & rivals; rest; rest &= rest - 1) {
     const int b = __builtin_ctz(rest);
-    const bool is_up = up >> b & 1;
-    block[count] = b;
-    sums[count++] = error_growth(x + b * size, size, g->down[b], is_up ? 2.0f : 0.5f, is_up ? 0.5f : 2.0f);
+    growth[b] = error_growth_sum(x + b * size, size, g->down[b], up >> b & 1);
+    g->special |= static_cast<uint32_t>(absolute(growth[b]) < doubt(size)) << b;
   }
-  for (int k = count; k < kGroup; ++k) sums[k] = Floats{};
-  sum_lanes(sums, growth);
-  for (int k = 0; k < count; ++k) {
-    const int b = block[k];
-    const uint32_t is_up = up >> b & 1, unsure = growth[k] < kUnsure, better = growth[k] < -kUnsure;
-    g->special |= (unsure & ~(is_up & better)) << b;
-    g->byte[b] += static_cast<int32_t>(is_up & better);
-    g->down[b] = float_of(static_cast<uint32_t>(254 - g->byte[b]) << 23);
+  for (int i = 0; i < kGroup / kLanes; ++i) {
+    const Ints better = (Ints)(load<Floats>(growth + i * kLanes) < 0.0f);
+    const Ints byte = load<Ints>(g->byte + i * kLanes) - (better & is_up[i]) + (better & is_low[i]);
+    store(g->byte + i * kLanes, byte);
+    store(g->down + i * kLanes, (Floats)((254 - byte) << 23));
   }
 }
 
@@ -254,6 +288,12 @@ inline int64_t count_saturated_blocks(const MxVectors& v, const MxGroup& g) {
   return __builtin_popcount(mask & ~g.special);
 }
 
+inline void store_scale_bytes(const MxGroup& g, int64_t n, uint8_t* out) {
+  uint8_t bytes[kGroup];
+  for (int b = 0; b < kGroup; b += kLanes) store_bytes(bytes + b, load<Words>(g.byte + b));
+  memcpy(out, bytes, static_cast<size_t>(n));
+}
+
 inline void pack_fast(const uint8_t* codes, int64_t n, int bits, uint8_t* out) {
   if (bits == 4)
     pack_nibbles(codes, n, out);
@@ -280,13 +320,6 @@ inline const float* group_floats(const Rows& rows, int64_t at, int64_t n, float*
   return out;
 }
 
-// Groups are read in bursts: ask for the one after the next, or memory idles while codes are made.
-inline void prefetch_ahead(const Rows& rows, int64_t at, int64_t n) {
-  const int64_t width = rows.input_type == kFloat32 ? 4 : 2;
-  const char* p = static_cast<const char*>(rows.x) + (at + kAhead * n) * width;
-  for (int64_t i = 0; i < n * width; i += 64) __builtin_prefetch(p + i);
-}
-
 template <int kSize, ElementKind kKind>
 inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blocks, uint8_t* packed,
                    uint8_t* scales, FastScratch* scratch, int64_t* events) {
@@ -298,7 +331,6 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
   for (int64_t first = 0; first < blocks; first += kGroup) {
     const int64_t n = first + kGroup < blocks ? kGroup : blocks - first;
     const float* x = group_floats(rows, at + first * size, n * size, scratch->x);
-    prefetch_ahead(rows, at + first * size, kGroup * size);
     MxGroup g;
     group_amax(x, n, size, g.amax);
     group_scales(v, &g, &counts);
@@ -308,17 +340,23 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
       choose_mse<kSize>(v, x, n, size, &g);
     else if (spec.rule == 1)
       choose_mse_exact(spec, x, n, size, scratch->wide, &g);
+    uint8_t* out = packed + packed_bytes(first * size, spec.bits);
+    if (kSize == 32 && kKind == kE2m1 && n == kGroup && !g.special && code_group_words(mse, &g, x, out, &counts)) {
+      saturated_blocks += count_saturated_blocks(v, g);
+      store_scale_bytes(g, n, scales + first);
+      continue;
+    }
     code_group<kSize, kKind>(v, g, x, n, size, scratch->codes, &counts);
     if (mse) recheck_mse<kSize, kKind>(v, x, n, size, scratch->codes, &g, &counts);
     saturated_blocks += count_saturated_blocks(v, g);
-    for (int64_t b = 0; b < n; ++b) scales[first + b] = static_cast<uint8_t>(g.byte[b]);
+    store_scale_bytes(g, n, scales + first);
     for (uint32_t rest = g.special; rest; rest &= rest - 1) {
       const int b = __builtin_ctz(rest);
       for (int64_t i = 0; i < size; ++i) scratch->wide[i] = x[b * size + i];
       memset(scratch->codes + b * size, 0, static_cast<uint32_t>(size));
       mx_block(spec, scratch->wide, size, scratch->codes + b * size, scales + first + b, events);
     }
-    pack_fast(scratch->codes, n * size, spec.bits, packed + packed_bytes(first * size, spec.bits));
+    pack_fast(scratch->codes, n * size, spec.bits, out);
   }
   events[kSaturated] += count_lanes(counts.saturated);
   events[kZeroed] += count_lanes(counts.zeroed);
@@ -328,7 +366,7 @@ inline void mx_run(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blo
 
 inline bool mx_is_fast(const Rows& rows, const MxSpec& spec) {
   return rows.input_type != kFloat64 && rows.block_size % 16 == 0 && rows.block_size <= kLargestBlock &&
-         spec.min_byte <= 24;
+         spec.min_byte < 24;
 }
 
 inline void mx_blocks(const Rows& rows, const MxSpec& spec, int64_t at, int64_t blocks, uint8_t* packed,

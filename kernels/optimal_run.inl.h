@@ -19,7 +19,6 @@ inline bool optimal_run(const Rows& rows, const AffineSpec& spec, int64_t at, in
   for (int64_t first = 0; first < blocks; first += kBlocks) {
     const int64_t n = first + kBlocks < blocks ? kBlocks : blocks - first;
     const float* x = group_floats(rows, at + first * size, n * size, memory.floats);
-    prefetch_ahead(rows, at + first * size, kBlocks * size);
     Choices choices = {};
     for (int64_t b = 0; b < n; b += kGroup) {
       AffineGroup g;

@@ -1,0 +1,156 @@
+// E2M1 in blocks of 32 on 16-bit lanes, where instructions look them up in tables (AVX-512 with BW): the codes and
+// counts of code_group (mx_fast.inl.h), a block at a time.
+//
+// A float32 is cut to its upper word and one bit that says whether anything lies below, which keeps every
+// comparison with a number of seven bits after the leading one. Without its sign, twice that word is a `level`: a
+// piecewise linear logarithm, 256 an octave, in which scaling by a power of two is a subtraction. Levels are counted
+// from one eighth of a unit (2**e). E2M1's rounding thresholds, 1/4 3/4 5/4 7/4 5/2 7/2 5, are multiples of 64 from
+// there: 4 10 13 15 17 19 21. What lies on one goes to the even code, that is, up where bit 7 of the level is set.
+// So 63 is added, and one more where that bit is set, before the rest of the division by 64 is dropped.
+#if defined(__AVX512BW__)
+constexpr int kOctave = 256, kStep = 64;
+constexpr int kUnitsBelow = 3;                        // levels begin at 2**-3 units
+constexpr int kLimitLevel = 22 * kStep + kStep - 1;  // of 6 units, the largest value
+
+typedef int16_t Shorts __attribute__((vector_size(64)));
+
+// What to subtract from the levels of a block, in both halves of a lane; at least one, since 24 <= byte <= 230.
+inline Words level_base(Ints byte) {
+  const Words base = (Words)((byte - kUnitsBelow) * kOctave - (kStep - 1));
+  return base | base << 16;
+}
+
+// A block: the upper words (with signs), and levels before anything is subtracted.
+struct WordBlock {
+  __m512i upper, magnitude;
+};
+
+constexpr Shorts kLowWords = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                              32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
+
+[[gnu::always_inline]] inline WordBlock word_block(const float* x) {
+  const __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 16);
+  const __m512i upper = _mm512_permutex2var_epi16(a, (__m512i)(kLowWords + 1), b);
+  const __m512i lower = _mm512_permutex2var_epi16(a, (__m512i)kLowWords, b);
+  const __m512i inexact = _mm512_min_epu16(lower, _mm512_set1_epi16(1));
+  return {upper, _mm512_or_si512(_mm512_add_epi16(upper, upper), inexact)};
+}
+
+inline __m512i block_levels(__m512i magnitude, uint32_t base) {
+  return _mm512_subs_epu16(magnitude, _mm512_set1_epi32(static_cast<int32_t>(base)));
+}
+
+// Which of the 28 intervals between multiples of 64 a level lies in, halves to even.
+inline __m512i block_intervals(__m512i levels) {
+  const __mmask32 odd = _mm512_test_epi16_mask(levels, _mm512_set1_epi16(kOctave / 2));
+  return _mm512_srli_epi16(_mm512_mask_sub_epi16(levels, odd, levels, _mm512_set1_epi16(-1)), 6);
+}
+
+struct WordCounts {
+  __m512i saturated = {}, zeroed = {};  // minus the number, in each lane
+};
+
+constexpr int16_t kTells = 16;  // marks the codes 1 and 3
+
+// 32 codes as sixteen bytes, each in a lane of its own, and which elements have the code 1 or 3.
+[[gnu::always_inline]] inline Words code_words(const float* x, uint32_t base, WordCounts* counts,
+                                               __mmask32* telling) {
+  constexpr int16_t o = kTells | 1, t = kTells | 3;
+  const Shorts codes = {0, 0, 0, 0, 0, o, o, o, o, o, o, 2, 2, 2, t, t,
+                        4, 4, 5, 5, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
+  const __m512i none = _mm512_set1_epi16(-1);
+  const WordBlock block = word_block(x);
+  const __m512i levels = block_levels(block.magnitude, base);
+  const __m512i code = _mm512_permutexvar_epi16(block_intervals(levels), (__m512i)codes);
+  *telling = _mm512_test_epi16_mask(code, _mm512_set1_epi16(kTells));
+  const __mmask32 over = _mm512_cmpgt_epu16_mask(levels, _mm512_set1_epi16(kLimitLevel));
+  counts->saturated = _mm512_mask_add_epi16(counts->saturated, over, counts->saturated, none);
+  const __mmask32 live = _mm512_test_epi16_mask(block.magnitude, block.magnitude);
+  const __mmask32 zero = _mm512_mask_testn_epi16_mask(live, code, code);
+  counts->zeroed = _mm512_mask_add_epi16(counts->zeroed, zero, counts->zeroed, none);
+  const __m512i sign = _mm512_srli_epi16(block.upper, 12);
+  const __m512i nibbles = _mm512_ternarylogic_epi32(_mm512_set1_epi16(7), code, sign, 0xCA);
+  return (Words)_mm512_madd_epi16(nibbles, _mm512_set1_epi32(1 | 16 << 16));
+}
+
+inline Ints word_total(__m512i counts) { return (Ints)_mm512_madd_epi16(counts, _mm512_set1_epi16(1)); }
+
+// A whole group of blocks of 32, packed. False, and no counts, if `mse` cannot tell from the codes of a block that
+// no larger exponent serves as well: such blocks become special.
+inline bool code_group_words(bool mse, MxGroup* g, const float* x, uint8_t* packed, MxCounts* counts) {
+  uint32_t base[kGroup];
+  __mmask32 telling[kGroup];
+  store(base, level_base(load<Ints>(g->byte)));
+  WordCounts found;
+  for (int b = 0; b < kGroup; b += 4) {
+    Words quad[4];
+    for (int j = 0; j < 4; ++j) {
+      prefetch_block(x + (b + j) * 32);
+      quad[j] = code_words(x + (b + j) * 32, base[b + j], &found, telling + b + j);
+    }
+    store_bytes4(packed + b * 16, quad);
+  }
+  if (mse) {
+    const uint32_t silent = lane_bits((Ints)(load<Words>(telling) == 0u) & (load<Ints>(g->amax) != 0));
+    g->special |= silent;
+    if (silent) return false;
+  }
+  counts->saturated += word_total(found.saturated);
+  counts->zeroed += word_total(found.zeroed);
+  return true;
+}
+
+// By how much the squared error of a block grows from e0 to e0 + 1 or e0 - 1 (see choose_mse), in units of 4**e0
+// times 2**15; to be summed over all lanes. An element y that goes from the value v to w adds
+// (w - v) (w + v - 2y). The second factor is below 4 wherever the first is not 0, so 16 bits hold it, whatever
+// w + v is modulo 8. Rounding y to 2**-14 makes that factor wrong by 2**-14 at most, and w - v is at most 2.
+constexpr float kGrowthUnit = 0x1p-15f, kWordDoubt = 32 * 2 * 0x1p-14f + 1e-6f;
+
+struct GrowthTables {
+  alignas(64) int16_t change[32], both[32];  // 4 (w - v); 2**13 (w + v) modulo 2**16
+};
+
+inline Ints growth_words(const float* x, uint32_t base, float down, const GrowthTables& tables) {
+  const __m512i interval = block_intervals(block_levels(word_block(x).magnitude, base));
+  const Floats fine = spread(down * 0x1p14f);
+  const __m512i a = _mm512_cvtps_epi32((__m512)(magnitude(load<Floats>(x)) * fine));
+  const __m512i b = _mm512_cvtps_epi32((__m512)(magnitude(load<Floats>(x + 16)) * fine));
+  const __m512i y = _mm512_permutex2var_epi16(a, (__m512i)kLowWords, b);
+  const __m512i both = _mm512_permutexvar_epi16(interval, _mm512_load_si512(tables.both));
+  const __m512i change = _mm512_permutexvar_epi16(interval, _mm512_load_si512(tables.change));
+  return (Ints)_mm512_madd_epi16(change, _mm512_sub_epi16(both, y));
+}
+
+// Twice the value at an exponent of each interval, counted from those of the exponent one below it.
+constexpr int kTwice[36] = {0, 0, 0, 0,  0,  0,  0,  0,  0,  1,  1,  1,  1,  1,  1,  2,  2,  2,
+                            3, 3, 4, 4,  6,  6,  8,  8,  12, 12, 12, 12, 12, 12, 12, 12, 12, 12};
+
+constexpr GrowthTables growth_tables(bool up) {
+  GrowthTables t = {};
+  for (int n = 0; n < 32; ++n) {
+    const int here = 2 * kTwice[n + 4], there = up ? 4 * kTwice[n] : n + 8 < 36 ? kTwice[n + 8] : 12;
+    t.change[n] = static_cast<int16_t>(there - here);
+    t.both[n] = static_cast<int16_t>(static_cast<uint16_t>((there + here) << 11));
+  }
+  return t;
+}
+
+constexpr GrowthTables kGrowthUp = growth_tables(true), kGrowthDown = growth_tables(false);
+
+// See group_growth.
+inline float growth_of_words(const float* x, const MxGroup& g, uint32_t rivals, uint32_t up, float* growth) {
+  uint32_t base[kGroup];
+  store(base, level_base(load<Ints>(g.byte)));
+  Ints sums[kGroup] = {};
+  for (uint32_t rest = rivals; rest; rest &= rest - 1) {
+    const int b = __builtin_ctz(rest);
+    sums[b] = growth_words(x + b * 32, base[b], g.down[b], up >> b & 1 ? kGrowthUp : kGrowthDown);
+  }
+  int32_t totals[kGroup];
+  combine_lanes(sums, totals, [](Ints a, Ints b) { return a + b; });
+  store(growth, to_floats(load<Ints>(totals)) * kGrowthUnit);
+  return kWordDoubt;
+}
+#else
+inline bool code_group_words(bool, MxGroup*, const float*, uint8_t*, MxCounts*) { return false; }
+#endif
