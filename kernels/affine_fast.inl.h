@@ -158,12 +158,12 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
   AffineCounts counts;
   for (int64_t first = 0; first < blocks; first += kGroup) {
     const int64_t n = first + kGroup < blocks ? kGroup : blocks - first, block = first_block + first;
-    const float* x = group_floats(rows, at + first * size, n * size, scratch->x);
     uint8_t* codes = packed + packed_bytes(first * size, spec.bits);
     uint16_t *halves = static_cast<uint16_t*>(scales) + block, *minimums = static_cast<uint16_t*>(offsets) + block;
     if (kKind != kPlain && kSize == 32 && n == kGroup &&
-        whole_group_words<kKind>(spec, x, codes, halves, minimums, &counts))
+        affine_words<kKind>(spec, rows, at + first * size, codes, halves, minimums, &counts))
       continue;
+    const float* x = group_floats(rows, at + first * size, n * size, scratch->x);
     AffineGroup g;
     if (kKind == kQ8_0 || (kKind == kPlain && spec.rule == 0))
       group_amax(x, n, size, g.high);
@@ -174,7 +174,7 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
       store_parameters(spec, g, n, scales, offsets, block);
     } else {
       uint16_t d[kGroup], m[kGroup];
-      ggml_scales<kKind>(x, n, size, &g, d, m);
+      ggml_scales<kKind>(n, &g, d, m, [&](int b) { return first_extreme(x + b * size, g.high[b]); });
       memcpy(halves, d, static_cast<size_t>(n) * 2);
       if (kKind == kQ4_1) memcpy(minimums, m, static_cast<size_t>(n) * 2);
     }

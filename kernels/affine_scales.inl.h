@@ -39,20 +39,19 @@ inline float from_ordered(int32_t v) { return float_of(static_cast<uint32_t>(v ^
   for (int b = 0; b < kGroup; ++b) g->low[b] = ~g->low[b];
 }
 
-// The first element of magnitude `amax`, as ggml breaks the tie.
-inline float first_extreme(const float* x, float amax) {
-  while (x[0] != amax && x[0] != -amax) ++x;
-  return x[0];
+// The first element of magnitude `amax`, which are its bits, as ggml breaks the tie; there is one.
+inline float first_extreme(const float* x, int32_t amax) {
+  for (;; x += kLanes)
+    if (const uint32_t found = lane_bits((Ints)(load<Words>(x) << 1) == spread(amax << 1))) return x[__builtin_ctz(found)];
 }
 
 inline bool is_finite_bits(int32_t magnitude) { return magnitude < 0x7F800000; }
 
 inline Floats from_ordered(Ints v) { return (Floats)((Words)v ^ ((Words)(v >> 31) & 0x7FFFFFFFu)); }
 
-// Scales of the `ggml` presets.
-template <AffineKind kKind>
-inline void ggml_scales(const float* x, int64_t n, int64_t size, AffineGroup* g, uint16_t* scales,
-                        uint16_t* offsets) {
+// Scales of the `ggml` presets. `first_extreme(b)`: the first element of the block that has its largest magnitude.
+template <AffineKind kKind, typename FirstExtreme>
+inline void ggml_scales(int64_t n, AffineGroup* g, uint16_t* scales, uint16_t* offsets, FirstExtreme first_extreme) {
   const Ints infinity = spread(0x7F800000);
   uint32_t special = 0, tied = 0;
   float wanted[kGroup];
@@ -81,7 +80,7 @@ inline void ggml_scales(const float* x, int64_t n, int64_t size, AffineGroup* g,
   }
   for (uint32_t rest = tied & ~special & ((1u << n) - 1); rest; rest &= rest - 1) {
     const int b = __builtin_ctz(rest);
-    wanted[b] = first_extreme(x + b * size, float_of(static_cast<uint32_t>(g->high[b]))) / -8.0f;
+    wanted[b] = first_extreme(b) / -8.0f;
   }
   for (int b = 0; b < kGroup; b += kLanes) {
     const Floats d = load<Floats>(wanted + b);

@@ -6,29 +6,48 @@
 //  * q4_1 decodes to zero only where code * scale is exactly minus the minimum. Such groups, and those in which an
 //    end of a block saturates, are left to the other path.
 
-#if defined(__AVX512VBMI__)
-// Four blocks of 32 codes, in words as packs_epi32 of their halves orders them, to 64 bytes of two codes each, of
-// which the bits in `flip` change.
+#if defined(__AVX512BW__) && defined(__AVX512VBMI__)
+// Codes of a block lie in words as packs_epi32 of its two vectors orders them: of bfloat16 (block_floats) in order,
+// else each 128 bits have four elements of the first half and four of the second. Where the bytes of `kBlocks` blocks
+// are when they have been narrowed together; `bytes` are one element's, or two's.
+struct ByteOrder {
+  alignas(64) uint8_t from[64];
+};
+
+constexpr ByteOrder byte_order(bool in_order, int blocks) {
+  ByteOrder order = {};
+  const int per_lane = 16 / blocks, half = per_lane / 2;  // of a block, in 128 bits
+  for (int b = 0; b < blocks; ++b)
+    for (int lane = 0; lane < 4; ++lane)
+      for (int i = 0; i < per_lane; ++i) {
+        const int split = i < half ? lane * half + i : 2 * per_lane + lane * half + i - half;
+        const int to = in_order ? lane * per_lane + i : split;
+        order.from[b * 4 * per_lane + to] = static_cast<uint8_t>(lane * 16 + b * per_lane + i);
+      }
+  return order;
+}
+
+template <int32_t kType>
+constexpr ByteOrder kNibbleOrder = byte_order(kType == kBfloat16, 4);
+template <int32_t kType>
+constexpr ByteOrder kCodeOrder = byte_order(kType == kBfloat16, 2);
+
+// Four blocks of 32 codes to 64 bytes of two codes each, of which the bits in `flip` change.
+template <int32_t kType>
 inline void store_nibbles(uint8_t* out, const __m512i* words, char flip) {
-  alignas(64) static constexpr uint8_t from[64] = {
-      0,  1,  16, 17, 32, 33, 48, 49, 2,  3,  18, 19, 34, 35, 50, 51, 4,  5,  20, 21, 36, 37,
-      52, 53, 6,  7,  22, 23, 38, 39, 54, 55, 8,  9,  24, 25, 40, 41, 56, 57, 10, 11, 26, 27,
-      42, 43, 58, 59, 12, 13, 28, 29, 44, 45, 60, 61, 14, 15, 30, 31, 46, 47, 62, 63};
   __m512i pairs[4];
   for (int i = 0; i < 4; ++i) pairs[i] = _mm512_madd_epi16(words[i], _mm512_set1_epi32(1 | 16 << 16));
   const __m512i low = _mm512_packus_epi32(pairs[0], pairs[1]), high = _mm512_packus_epi32(pairs[2], pairs[3]);
-  const __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(from), _mm512_packus_epi16(low, high));
+  const __m512i order = _mm512_load_si512(kNibbleOrder<kType>.from);
+  const __m512i bytes = _mm512_permutexvar_epi8(order, _mm512_packus_epi16(low, high));
   _mm512_storeu_si512(out, _mm512_xor_si512(bytes, _mm512_set1_epi8(flip)));
 }
 
-// Two blocks of such words to 64 codes of a byte each. Returns the number of zeros.
+// Two blocks to 64 codes of a byte each. Returns the number of zeros.
+template <int32_t kType>
 inline int64_t store_codes(uint8_t* out, const __m512i* words) {
-  alignas(64) static constexpr uint8_t from[64] = {
-      0,  1,  2,  3,  16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51, 4,  5,  6,  7,  20, 21,
-      22, 23, 36, 37, 38, 39, 52, 53, 54, 55, 8,  9,  10, 11, 24, 25, 26, 27, 40, 41, 42, 43,
-      56, 57, 58, 59, 12, 13, 14, 15, 28, 29, 30, 31, 44, 45, 46, 47, 60, 61, 62, 63};
   const __m512i bytes = _mm512_packs_epi16(words[0], words[1]);
-  _mm512_storeu_si512(out, _mm512_permutexvar_epi8(_mm512_load_si512(from), bytes));
+  _mm512_storeu_si512(out, _mm512_permutexvar_epi8(_mm512_load_si512(kCodeOrder<kType>.from), bytes));
   return __builtin_popcountll(_mm512_testn_epi8_mask(bytes, bytes));
 }
 
@@ -36,24 +55,39 @@ struct GroupFindings {
   __m512i saturated = {}, zero_codes = {};  // minus the number, in each lane
   __m512i seen = {};                        // all codes, ored
   __m512i least = _mm512_set1_epi32(-1);    // magnitude, in twice its bits
-  void look_at(__m512i x) { least = _mm512_min_epu32(least, _mm512_add_epi32(x, x)); }
-  bool has_zero() const { return _mm512_testn_epi32_mask(least, least); }
 };
+
+template <int32_t kType>
+[[gnu::always_inline]] inline void find_zeros(const char* x, GroupFindings* f) {
+  const __m512i u = _mm512_loadu_si512(x);
+  if (kType != kFloat32) {
+    f->least = _mm512_min_epu16(f->least, _mm512_add_epi16(u, u));
+    return;
+  }
+  const __m512i v = _mm512_loadu_si512(x + 64);
+  f->least = _mm512_min_epu32(f->least, _mm512_min_epu32(_mm512_add_epi32(u, u), _mm512_add_epi32(v, v)));
+}
+
+template <int32_t kType>
+inline bool has_zero(const GroupFindings& f) {
+  if (kType == kFloat32) return _mm512_testn_epi32_mask(f.least, f.least);
+  return _mm512_testn_epi16_mask(f.least, f.least);
+}
 
 // The ends of sixteen blocks, in the order of ordered(). For q4_0 only magnitudes and signs count, and the largest of
 // the bits as signed and as unsigned numbers are the greatest and the least element, if there are such of each sign.
+// Negating both orders turns least into largest.
 template <AffineKind kKind>
-[[gnu::always_inline]] inline void whole_ends(const float* x, AffineGroup* g) {
-  if (kKind == kQ8_0) return group_amax(x, kGroup, 32, g->high);
+[[gnu::always_inline]] inline void whole_ends_float(const char* x, AffineGroup* g) {
   Ints low[kGroup], high[kGroup];
   for (int b = 0; b < kGroup; ++b) {
-    const __m512 p = _mm512_loadu_ps(x + b * 32), q = _mm512_loadu_ps(x + b * 32 + 16);
+    const BlockFloats v = block_floats<kFloat32>(block_input<kFloat32>(x, b));
     if (kKind == kQ4_0) {
-      low[b] = (Ints)_mm512_max_epu32((__m512i)p, (__m512i)q);
-      high[b] = (Ints)_mm512_max_epi32((__m512i)p, (__m512i)q);
+      low[b] = (Ints)_mm512_max_epu32((__m512i)v.p, (__m512i)v.q);
+      high[b] = (Ints)_mm512_max_epi32((__m512i)v.p, (__m512i)v.q);
     } else {
-      low[b] = (Ints)_mm512_min_ps(p, q);
-      high[b] = (Ints)_mm512_max_ps(p, q);
+      low[b] = (Ints)_mm512_min_ps(v.p, v.q);
+      high[b] = (Ints)_mm512_max_ps(v.p, v.q);
     }
   }
   if (kKind == kQ4_0) {
@@ -63,15 +97,47 @@ template <AffineKind kKind>
     combine_lanes(low, g->low, [](Ints a, Ints b) { return (Ints)minimum((Floats)a, (Floats)b); });
     combine_lanes(high, g->high, [](Ints a, Ints b) { return (Ints)maximum((Floats)a, (Floats)b); });
   }
+}
+
+// The same of 16-bit numbers: the largest of words that order as the numbers do, or as their negatives.
+template <AffineKind kKind, int32_t kType>
+[[gnu::always_inline]] inline void whole_ends_words(const char* x, AffineGroup* g) {
+  const __m512i sign = _mm512_set1_epi16(INT16_MIN);
+  Ints low[kGroup], high[kGroup];
+  for (int b = 0; b < kGroup; ++b) {
+    const __m512i u = _mm512_loadu_si512(block_input<kType>(x, b));
+    // q4_0: negative numbers above the others, and the other way round; q4_1: all in order
+    const __m512i flip = _mm512_or_si512(_mm512_srai_epi16(u, 15), sign);
+    high[b] = (Ints)_mm512_xor_si512(u, kKind == kQ4_0 ? sign : flip);
+    low[b] = (Ints)(kKind == kQ4_0 ? u : _mm512_xor_si512(u, _mm512_xor_si512(flip, _mm512_set1_epi16(-1))));
+  }
+  const auto number = [&](__m512i word, bool inverted) {
+    if (kKind == kQ4_0) return inverted ? word : _mm512_xor_si512(word, sign);
+    const __m512i w = inverted ? _mm512_xor_si512(word, _mm512_set1_epi16(-1)) : word;
+    const __m512i positive = _mm512_srai_epi16(w, 15);  // all ones where it was
+    return _mm512_xor_si512(w, _mm512_or_si512(_mm512_xor_si512(positive, _mm512_set1_epi16(-1)), sign));
+  };
+  store(g->low, widened<kType>(number(largest_words(low), true)));
+  store(g->high, widened<kType>(number(largest_words(high), false)));
+}
+
+template <AffineKind kKind, int32_t kType>
+[[gnu::always_inline]] inline void whole_ends(const char* x, AffineGroup* g) {
+  if (kKind == kQ8_0) return group_amax_words<kType>(x, g->high);
+  if constexpr (kType == kFloat32)
+    whole_ends_float<kKind>(x, g);
+  else
+    whole_ends_words<kKind, kType>(x, g);
   store(g->low, ordered(load<Words>(g->low)));
   store(g->high, ordered(load<Words>(g->high)));
 }
 
-// Codes of a block in words, as packs_epi32 orders them.
-template <AffineKind kKind>
-[[gnu::always_inline]] inline __m512i block_words(const AffineGroup& g, int b, const float* x, GroupFindings* f) {
-  const __m512 p = _mm512_loadu_ps(x), q = _mm512_loadu_ps(x + 16), inverse = _mm512_set1_ps(g.inverse[b]);
-  if (kKind != kQ4_1) f->look_at((__m512i)p), f->look_at((__m512i)q);
+// Codes of a block in words.
+template <AffineKind kKind, int32_t kType>
+[[gnu::always_inline]] inline __m512i block_words(const AffineGroup& g, int b, const char* x, GroupFindings* f) {
+  const auto [p, q] = block_floats<kType>(x);
+  const __m512 inverse = _mm512_set1_ps(g.inverse[b]);
+  if (kKind != kQ4_1) find_zeros<kType>(x, f);
   if (kKind == kQ8_0) {
     const __m512i most = _mm512_set1_epi32(0x3EFFFFFF), sign = _mm512_set1_epi32(INT32_MIN);
     const auto code = [&](__m512 v) {
@@ -108,45 +174,64 @@ inline bool q4_1_is_plain(const AffineGroup& g) {
   return !any((Ints)(rounded(-m / s) * s + m == 0.0f) | (truncate(top * inverse + 0.5f) > 15));
 }
 
-inline int64_t count_zeros(const float* x) {
+template <int32_t kType>
+inline int64_t count_zeros(const char* x) {
   int64_t n = 0;
-  for (int64_t i = 0; i < kGroup * 32; i += kLanes)
-    n += __builtin_popcount(lane_bits((Ints)(load<Floats>(x + i) == 0.0f)));
+  for (int b = 0; b < kGroup; ++b) {
+    const BlockFloats v = block_floats<kType>(block_input<kType>(x, b));
+    n += __builtin_popcount(lane_bits((Ints)((Floats)v.p == 0.0f)));
+    n += __builtin_popcount(lane_bits((Ints)((Floats)v.q == 0.0f)));
+  }
   return n;
 }
 
-// The scales and codes of a group; false, and nothing counted, if it is left to the other path.
-template <AffineKind kKind>
-inline bool whole_group_words(const AffineSpec& spec, const float* x, uint8_t* packed, uint16_t* scales,
-                              uint16_t* minimums, AffineCounts* counts) {
+template <AffineKind kKind, int32_t kType>
+inline bool affine_words_of(const AffineSpec& spec, const char* x, uint8_t* packed, uint16_t* scales,
+                            uint16_t* minimums, AffineCounts* counts) {
   AffineGroup g;
-  whole_ends<kKind>(x, &g);
-  ggml_scales<kKind>(x, kGroup, 32, &g, scales, minimums);
+  whole_ends<kKind, kType>(x, &g);
+  ggml_scales<kKind>(kGroup, &g, scales, minimums, [&](int b) {
+    float block[32];
+    copy_block<kType>(x, b, block);
+    return first_extreme(block, g.high[b]);
+  });
   if (g.special || (kKind == kQ4_1 && !q4_1_is_plain(g))) return false;
   GroupFindings found;
   int64_t zero_codes = 0;
   for (int b = 0; b < kGroup; b += 4) {
     __m512i words[4];
     for (int j = 0; j < 4; ++j) {
-      prefetch_block(x + (b + j) * 32);
-      words[j] = block_words<kKind>(g, b + j, x + (b + j) * 32, &found);
+      const char* block = block_input<kType>(x, b + j);
+      prefetch_block<kType>(block);
+      words[j] = block_words<kKind, kType>(g, b + j, block, &found);
     }
     if (kKind == kQ8_0)
-      zero_codes += store_codes(packed + b * 32, words) + store_codes(packed + b * 32 + 64, words + 2);
+      zero_codes += store_codes<kType>(packed + b * 32, words) + store_codes<kType>(packed + b * 32 + 64, words + 2);
     else
-      store_nibbles(packed + b * 16, words, kKind == kQ4_0 ? '\x88' : '\0');
+      store_nibbles<kType>(packed + b * 16, words, kKind == kQ4_0 ? '\x88' : '\0');
   }
   if (kKind == kQ4_1) return !_mm512_movepi16_mask(found.seen);  // NaN gives a negative code
-  if (found.has_zero()) zero_codes -= count_zeros(x);
+  if (has_zero<kType>(found)) zero_codes -= count_zeros<kType>(x);
   counts->zeroed += (Ints)_mm512_madd_epi16(found.zero_codes, _mm512_set1_epi16(1));
   counts->zeroed[0] -= static_cast<int32_t>(zero_codes);
   counts->saturated += (Ints)_mm512_madd_epi16(found.saturated, _mm512_set1_epi16(1));
   if (kKind == kQ4_0) counts->saturated_blocks += count_saturated<kKind>(spec, g);
   return true;
 }
+
+// The scales and codes of a group of sixteen blocks of 32, the first element of which is `at`; false, and nothing
+// counted, if it is left to the other path.
+template <AffineKind kKind>
+inline bool affine_words(const AffineSpec& spec, const Rows& rows, int64_t at, uint8_t* packed, uint16_t* scales,
+                         uint16_t* minimums, AffineCounts* counts) {
+  auto* group = affine_words_of<kKind, kFloat32>;
+  if (rows.input_type == kFloat16) group = affine_words_of<kKind, kFloat16>;
+  if (rows.input_type == kBfloat16) group = affine_words_of<kKind, kBfloat16>;
+  return group(spec, group_input(rows, at), packed, scales, minimums, counts);
+}
 #else
 template <AffineKind kKind>
-inline bool whole_group_words(const AffineSpec&, const float*, uint8_t*, uint16_t*, uint16_t*, AffineCounts*) {
+inline bool affine_words(const AffineSpec&, const Rows&, int64_t, uint8_t*, uint16_t*, uint16_t*, AffineCounts*) {
   return false;
 }
 #endif

@@ -1,26 +1,37 @@
-// E2M1 in blocks of 32 on 16-bit lanes, where instructions look them up in tables (AVX-512 with BW): the codes and
-// counts of code_group (mx_fast.inl.h), a block at a time.
+// E2M1 in blocks of 32 on 16-bit lanes, where instructions look them up in tables (AVX-512 with BW and VBMI): the
+// bits and counts of the other path (mx_run), a block at a time.
 //
 // A float32 is cut to its upper word and one bit that says whether anything lies below, which keeps every
 // comparison with a number of seven bits after the leading one. Without its sign, twice that word is a `level`: a
-// piecewise linear logarithm, 256 an octave, in which scaling by a power of two is a subtraction. Levels are counted
-// from one eighth of a unit (2**e). E2M1's rounding thresholds, 1/4 3/4 5/4 7/4 5/2 7/2 5, are multiples of 64 from
-// there: 4 10 13 15 17 19 21. What lies on one goes to the even code, that is, up where bit 7 of the level is set.
-// So 63 is added, and one more where that bit is set, before the rest of the division by 64 is dropped.
-#if defined(__AVX512BW__)
-constexpr int kOctave = 256, kStep = 64;
-constexpr int kUnitsBelow = 3;                        // levels begin at 2**-3 units
-constexpr int kLimitLevel = 22 * kStep + kStep - 1;  // of 6 units, the largest value
+// piecewise linear logarithm, 256 an octave, in which scaling by a power of two is a subtraction. bfloat16 is such a
+// word, and float16 another: 1024 an octave, down to its smallest normal number, below which blocks that go through
+// here have only zeros. Levels are counted from one eighth of a unit (2**e). E2M1's rounding thresholds,
+// 1/4 3/4 5/4 7/4 5/2 7/2 5, are multiples of a step, a quarter of an octave, from there: 4 10 13 15 17 19 21. What
+// lies on one goes to the even code, that is, up where the bit of two steps is set in the level. So a step less one is
+// added, and one more where that bit is set, before the division by a step drops the rest.
 
-typedef int16_t Shorts __attribute__((vector_size(64)));
+#include "words_input.inl.h"
 
-// What to subtract from the levels of a block, in both halves of a lane; at least one, since 24 <= byte <= 230.
+#if defined(__AVX512BW__) && defined(__AVX512VBMI__)
+template <int32_t kType>
+struct Levels {
+  static constexpr int kOctave = kType == kFloat16 ? 1024 : 256, kStepBits = kType == kFloat16 ? 8 : 6;
+  static constexpr int kStep = 1 << kStepBits;
+  static constexpr int kFirst = 3 + (kType == kFloat16 ? 127 - 15 : 0);  // scale byte of which the levels begin at 0
+  static constexpr int kLimit = 22 * kStep + kStep - 1;                  // of 6 units, the largest value
+  // Scale bytes, at least: a quarter of a unit is normal, also for the exponent below.
+  static constexpr int kLeastByte = kType == kFloat16 ? kFirst + 2 : 24;
+};
+
+// What to subtract from the levels of a block, in both halves of a lane; at least one.
+template <int32_t kType>
 inline Words level_base(Ints byte) {
-  const Words base = (Words)((byte - kUnitsBelow) * kOctave - (kStep - 1));
+  using L = Levels<kType>;
+  const Words base = (Words)((byte - L::kFirst) * L::kOctave - (L::kStep - 1));
   return base | base << 16;
 }
 
-// A block: the upper words (with signs), and levels before anything is subtracted.
+// A block: words with signs, and levels before anything is subtracted.
 struct WordBlock {
   __m512i upper, magnitude;
 };
@@ -28,8 +39,12 @@ struct WordBlock {
 constexpr Shorts kLowWords = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
                               32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
 
-[[gnu::always_inline]] inline WordBlock word_block(const float* x) {
-  const __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 16);
+template <int32_t kType>
+[[gnu::always_inline]] inline WordBlock word_block(const char* x) {
+  const __m512i a = _mm512_loadu_si512(x);
+  if (kType == kBfloat16) return {a, _mm512_add_epi16(a, a)};
+  if (kType == kFloat16) return {a, _mm512_and_si512(a, _mm512_set1_epi16(0x7FFF))};
+  const __m512i b = _mm512_loadu_si512(x + 64);
   const __m512i upper = _mm512_permutex2var_epi16(a, (__m512i)(kLowWords + 1), b);
   const __m512i lower = _mm512_permutex2var_epi16(a, (__m512i)kLowWords, b);
   const __m512i inexact = _mm512_min_epu16(lower, _mm512_set1_epi16(1));
@@ -40,10 +55,12 @@ inline __m512i block_levels(__m512i magnitude, uint32_t base) {
   return _mm512_subs_epu16(magnitude, _mm512_set1_epi32(static_cast<int32_t>(base)));
 }
 
-// Which of the 28 intervals between multiples of 64 a level lies in, halves to even.
+// Which of the 28 intervals between multiples of a step a level lies in, halves to even.
+template <int32_t kType>
 inline __m512i block_intervals(__m512i levels) {
-  const __mmask32 odd = _mm512_test_epi16_mask(levels, _mm512_set1_epi16(kOctave / 2));
-  return _mm512_srli_epi16(_mm512_mask_sub_epi16(levels, odd, levels, _mm512_set1_epi16(-1)), 6);
+  using L = Levels<kType>;
+  const __mmask32 odd = _mm512_test_epi16_mask(levels, _mm512_set1_epi16(2 * L::kStep));
+  return _mm512_srli_epi16(_mm512_mask_sub_epi16(levels, odd, levels, _mm512_set1_epi16(-1)), L::kStepBits);
 }
 
 struct WordCounts {
@@ -53,17 +70,18 @@ struct WordCounts {
 constexpr int16_t kTells = 16;  // marks the codes 1 and 3
 
 // 32 codes as sixteen bytes, each in a lane of its own, and which elements have the code 1 or 3.
-[[gnu::always_inline]] inline Words code_words(const float* x, uint32_t base, WordCounts* counts,
+template <int32_t kType>
+[[gnu::always_inline]] inline Words code_words(const char* x, uint32_t base, WordCounts* counts,
                                                __mmask32* telling) {
   constexpr int16_t o = kTells | 1, t = kTells | 3;
   const Shorts codes = {0, 0, 0, 0, 0, o, o, o, o, o, o, 2, 2, 2, t, t,
                         4, 4, 5, 5, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
   const __m512i none = _mm512_set1_epi16(-1);
-  const WordBlock block = word_block(x);
+  const WordBlock block = word_block<kType>(x);
   const __m512i levels = block_levels(block.magnitude, base);
-  const __m512i code = _mm512_permutexvar_epi16(block_intervals(levels), (__m512i)codes);
+  const __m512i code = _mm512_permutexvar_epi16(block_intervals<kType>(levels), (__m512i)codes);
   *telling = _mm512_test_epi16_mask(code, _mm512_set1_epi16(kTells));
-  const __mmask32 over = _mm512_cmpgt_epu16_mask(levels, _mm512_set1_epi16(kLimitLevel));
+  const __mmask32 over = _mm512_cmpgt_epu16_mask(levels, _mm512_set1_epi16(Levels<kType>::kLimit));
   counts->saturated = _mm512_mask_add_epi16(counts->saturated, over, counts->saturated, none);
   const __mmask32 live = _mm512_test_epi16_mask(block.magnitude, block.magnitude);
   const __mmask32 zero = _mm512_mask_testn_epi16_mask(live, code, code);
@@ -76,25 +94,23 @@ constexpr int16_t kTells = 16;  // marks the codes 1 and 3
 inline Ints word_total(__m512i counts) { return (Ints)_mm512_madd_epi16(counts, _mm512_set1_epi16(1)); }
 
 // A whole group of blocks of 32, packed. False, and no counts, if `mse` cannot tell from the codes of a block that
-// no larger exponent serves as well: such blocks become special.
-inline bool code_group_words(bool mse, MxGroup* g, const float* x, uint8_t* packed, MxCounts* counts) {
+// no larger exponent serves as well.
+template <int32_t kType>
+inline bool code_group_words(bool mse, const MxGroup& g, const char* x, uint8_t* packed, MxCounts* counts) {
   uint32_t base[kGroup];
   __mmask32 telling[kGroup];
-  store(base, level_base(load<Ints>(g->byte)));
+  store(base, level_base<kType>(load<Ints>(g.byte)));
   WordCounts found;
   for (int b = 0; b < kGroup; b += 4) {
     Words quad[4];
     for (int j = 0; j < 4; ++j) {
-      prefetch_block(x + (b + j) * 32);
-      quad[j] = code_words(x + (b + j) * 32, base[b + j], &found, telling + b + j);
+      const char* block = block_input<kType>(x, b + j);
+      prefetch_block<kType>(block);
+      quad[j] = code_words<kType>(block, base[b + j], &found, telling + b + j);
     }
     store_bytes4(packed + b * 16, quad);
   }
-  if (mse) {
-    const uint32_t silent = lane_bits((Ints)(load<Words>(telling) == 0u) & (load<Ints>(g->amax) != 0));
-    g->special |= silent;
-    if (silent) return false;
-  }
+  if (mse && any((Ints)(load<Words>(telling) == 0u) & (load<Ints>(g.amax) != 0))) return false;
   counts->saturated += word_total(found.saturated);
   counts->zeroed += word_total(found.zeroed);
   return true;
@@ -110,12 +126,16 @@ struct GrowthTables {
   alignas(64) int16_t change[32], both[32];  // 4 (w - v); 2**13 (w + v) modulo 2**16
 };
 
-inline Ints growth_words(const float* x, uint32_t base, float down, const GrowthTables& tables) {
-  const __m512i interval = block_intervals(block_levels(word_block(x).magnitude, base));
+template <int32_t kType>
+inline Ints growth_words(const char* x, uint32_t base, float down, const GrowthTables& tables) {
+  const __m512i interval = block_intervals<kType>(block_levels(word_block<kType>(x).magnitude, base));
+  const BlockFloats v = block_floats<kType>(x);
   const Floats fine = spread(down * 0x1p14f);
-  const __m512i a = _mm512_cvtps_epi32((__m512)(magnitude(load<Floats>(x)) * fine));
-  const __m512i b = _mm512_cvtps_epi32((__m512)(magnitude(load<Floats>(x + 16)) * fine));
-  const __m512i y = _mm512_permutex2var_epi16(a, (__m512i)kLowWords, b);
+  const __m512i a = _mm512_cvtps_epi32((__m512)(magnitude((Floats)v.p) * fine));
+  const __m512i b = _mm512_cvtps_epi32((__m512)(magnitude((Floats)v.q) * fine));
+  const __m512i low = _mm512_set1_epi32(0xFFFF);
+  const __m512i y = kType == kBfloat16 ? _mm512_packus_epi32(_mm512_and_si512(a, low), _mm512_and_si512(b, low))
+                                       : _mm512_permutex2var_epi16(a, (__m512i)kLowWords, b);
   const __m512i both = _mm512_permutexvar_epi16(interval, _mm512_load_si512(tables.both));
   const __m512i change = _mm512_permutexvar_epi16(interval, _mm512_load_si512(tables.change));
   return (Ints)_mm512_madd_epi16(change, _mm512_sub_epi16(both, y));
@@ -138,19 +158,71 @@ constexpr GrowthTables growth_tables(bool up) {
 constexpr GrowthTables kGrowthUp = growth_tables(true), kGrowthDown = growth_tables(false);
 
 // See group_growth.
-inline float growth_of_words(const float* x, const MxGroup& g, uint32_t rivals, uint32_t up, float* growth) {
+template <int32_t kType>
+inline float growth_of_words(const char* x, const MxGroup& g, uint32_t rivals, uint32_t up, float* growth) {
   uint32_t base[kGroup];
-  store(base, level_base(load<Ints>(g.byte)));
+  store(base, level_base<kType>(load<Ints>(g.byte)));
   Ints sums[kGroup] = {};
   for (uint32_t rest = rivals; rest; rest &= rest - 1) {
     const int b = __builtin_ctz(rest);
-    sums[b] = growth_words(x + b * 32, base[b], g.down[b], up >> b & 1 ? kGrowthUp : kGrowthDown);
+    sums[b] = growth_words<kType>(block_input<kType>(x, b), base[b], g.down[b], up >> b & 1 ? kGrowthUp : kGrowthDown);
   }
   int32_t totals[kGroup];
   combine_lanes(sums, totals, [](Ints a, Ints b) { return a + b; });
   store(growth, to_floats(load<Ints>(totals)) * kGrowthUnit);
   return kWordDoubt;
 }
+
+template <int32_t kType>
+inline void choose_mse_words(const MxVectors& v, const char* x, MxGroup* g) {
+  choose_rivals(
+      v, kGroup, 32, g,
+      [&](uint32_t rivals, uint32_t up, float* growth) { return growth_of_words<kType>(x, *g, rivals, up, growth); },
+      [&](int b, bool up) {
+        float block[32];
+        copy_block<kType>(x, b, block);
+        return error_growth_sum(block, 32, g->down[b], up);
+      });
+}
+
+template <int32_t kType>
+inline void group_amax_words(const char* x, int32_t* amax) {
+  if (kType == kFloat32) return group_amax((const float*)x, kGroup, 32, amax);
+  Ints top[kGroup];
+  for (int b = 0; b < kGroup; ++b)
+    top[b] = (Ints)_mm512_and_si512(_mm512_loadu_si512(block_input<kType>(x, b)), _mm512_set1_epi16(0x7FFF));
+  store(amax, widened<kType>(largest_words(top)));
+}
+
+// A group from input to output; false, and nothing counted, if it is left to the other path.
+template <int32_t kType>
+inline bool words_group_of(const MxVectors& v, const char* x, bool mse, uint8_t* packed, uint8_t* scales,
+                           MxCounts* counts, int64_t* saturated_blocks) {
+  MxGroup g;
+  MxCounts found;
+  group_amax_words<kType>(x, g.amax);
+  group_scales(v, &g, &found);
+  if (kType == kFloat16 && any((load<Ints>(g.byte) < Levels<kType>::kLeastByte) & (load<Ints>(g.amax) != 0)))
+    return false;
+  if (mse && !g.special) choose_mse_words<kType>(v, x, &g);
+  if (g.special || !code_group_words<kType>(mse, g, x, packed, &found)) return false;
+  store_scale_bytes(g, kGroup, scales);
+  counts->saturated += found.saturated;
+  counts->zeroed += found.zeroed;
+  counts->zero_blocks += found.zero_blocks;
+  *saturated_blocks += count_saturated_blocks(v, g);
+  return true;
+}
+
+inline bool words_group(const MxVectors& v, const Rows& rows, int64_t at, bool mse, uint8_t* packed, uint8_t* scales,
+                        MxCounts* counts, int64_t* saturated_blocks) {
+  auto* group = words_group_of<kFloat32>;
+  if (rows.input_type == kFloat16) group = words_group_of<kFloat16>;
+  if (rows.input_type == kBfloat16) group = words_group_of<kBfloat16>;
+  return group(v, group_input(rows, at), mse, packed, scales, counts, saturated_blocks);
+}
 #else
-inline bool code_group_words(bool, MxGroup*, const float*, uint8_t*, MxCounts*) { return false; }
+inline bool words_group(const MxVectors&, const Rows&, int64_t, bool, uint8_t*, uint8_t*, MxCounts*, int64_t*) {
+  return false;
+}
 #endif

@@ -22,6 +22,7 @@ namespace {
 #include "vector.inl.h"
 #include "mx.inl.h"
 #include "mx_fast.inl.h"
+#include "mx_run.inl.h"
 #include "affine.inl.h"
 #include "optimal.inl.h"
 #include "affine_kernel.inl.h"

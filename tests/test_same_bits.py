@@ -101,6 +101,43 @@ def test_every_instruction_set_and_length(row: Scheme, rule: str) -> None:
             assert _quantize(x, sized, rule, isa, threads=1) == wanted, (length, dtype, native.ISAS[isa])
 
 
+def _whole_groups(kind: str, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Sixteen full blocks of 32 a row, which some kernels take in one go: values at what decides a code."""
+    shape = (32, 512)
+    decisive = np.array(
+        [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, 7, 0, 0.5, 1, 1.5, 2, 3, 4, 8, 4.47], np.float32
+    )
+    x = rng.choice(decisive, shape)
+    if kind == "an ulp around thresholds":
+        bits = x.view(np.int32) + rng.integers(-2, 3, shape).astype(np.int32)
+        x = np.where(x == 0, x, bits.view(np.float32))
+    if kind == "few values":  # errors of two exponents are often equal
+        x = (np.round(rng.standard_normal(shape) * 8) / rng.choice([4, 8, 16], (32, 1))).astype(np.float32)
+    if kind == "normal":
+        x = rng.standard_normal(shape).astype(np.float32)
+    x *= rng.choice(np.array([1, -1], np.float32), shape)
+    x *= np.exp2(np.repeat(rng.integers(-17, 9, (32, 16)), 32, 1)).astype(np.float32)
+    x[:4, :32] = 0
+    x[5, 3] = np.nan
+    return x
+
+
+@pytest.mark.parametrize("kind", ["thresholds", "an ulp around thresholds", "few values", "normal"])
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("mxfp4", rule) for rule in ("floor", "ceil", "rceil", "even", "mse")]
+    + [(name, "ggml") for name in ("q4_0", "q4_1", "q8_0")],
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_whole_groups(name: str, rule: str, kind: str, dtype: Any) -> None:
+    x = _whole_groups(kind, np.random.default_rng(len(kind))).astype(dtype)
+    row = scheme(name)
+    x = _refusable(x, row)
+    wanted = _quantize(x.astype(np.float64), row, rule, 0, threads=1)
+    for isa in ISAS:
+        assert _quantize(x, row, rule, isa, threads=1) == wanted, native.ISAS[isa]
+
+
 @pytest.mark.parametrize(("row", "rule"), [row for row in ROWS if row[0].scale.name != "float32"], ids=_id)
 def test_reference_of_every_instruction_set(row: Scheme, rule: str) -> None:
     for case in ("normal", "student_t3", "ties", "half_codes", "few_integers", "negative_zeros"):

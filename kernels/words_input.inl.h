@@ -1,0 +1,67 @@
+// Blocks of 32 as they lie in memory, of any 16- or 32-bit type, for the kernels that work on 16-bit lanes.
+
+#if defined(__AVX512BW__) && defined(__AVX512VBMI__)
+typedef int16_t Shorts __attribute__((vector_size(64)));
+
+constexpr int64_t input_width(int32_t type) { return type == kFloat32 ? 4 : 2; }
+
+// The first of sixteen blocks, from element `at` on.
+inline const char* group_input(const Rows& rows, int64_t at) {
+  return static_cast<const char*>(rows.x) + at * input_width(rows.input_type);
+}
+
+template <int32_t kType>
+inline const char* block_input(const char* group, int b) {
+  return group + b * 32 * input_width(kType);
+}
+
+// Groups are read in bursts: ask for a part of the one after the next while codes are made, or memory idles. (Asking
+// for all of it at once stalls processors that look ahead themselves.)
+template <int32_t kType>
+[[gnu::always_inline]] inline void prefetch_block(const char* block) {
+  constexpr int64_t kAhead = 2 * kGroup * 32 * input_width(kType);
+  __builtin_prefetch(block + kAhead);
+  if (kType == kFloat32) __builtin_prefetch(block + kAhead + 64);
+}
+
+// The block as float32: elements 0 .. 15 and 16 .. 31, but of bfloat16 the halves of every eight.
+struct BlockFloats {
+  __m512 p, q;
+};
+
+template <int32_t kType>
+[[gnu::always_inline]] inline BlockFloats block_floats(const char* x) {
+  if (kType == kFloat32) return {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 64)};
+  if (kType == kFloat16)
+    return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)x)),
+            _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(x + 32)))};
+  const __m512i words = _mm512_loadu_si512(x), zero = _mm512_setzero_si512();
+  return {(__m512)_mm512_unpacklo_epi16(zero, words), (__m512)_mm512_unpackhi_epi16(zero, words)};
+}
+
+// float32 bits of the 16-bit numbers in the low halves.
+template <int32_t kType>
+inline Ints widened(__m512i words) {
+  if (kType == kFloat16) return (Ints)_mm512_cvtph_ps(_mm512_cvtepi32_epi16(words));
+  return (Ints)_mm512_slli_epi32(words, 16);
+}
+
+// Of the sixteen vectors, one for each block: the largest word of each, signed or not, in the low halves.
+inline __m512i largest_words(const Ints* v) {
+  Ints top[16 / kLanes];
+  combine_lanes(v, top, [](Ints a, Ints b) { return (Ints)_mm512_max_epu16((__m512i)a, (__m512i)b); });
+  const __m512i pairs = (__m512i)top[0];
+  return _mm512_max_epu16(_mm512_srli_epi32(pairs, 16), _mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF)));
+}
+
+// The block `b` copied to 32 floats in order, for what words cannot decide.
+template <int32_t kType>
+inline void copy_block(const char* group, int b, float* out) {
+  const char* x = block_input<kType>(group, b);
+  for (int i = 0; i < 32; i += 16) {
+    if (kType == kFloat32) store(out + i, load<Floats>(x + i * 4));
+    if (kType == kFloat16) store(out + i, widen_half((const uint16_t*)x + i));
+    if (kType == kBfloat16) store(out + i, widen_bfloat16((const uint16_t*)x + i));
+  }
+}
+#endif
