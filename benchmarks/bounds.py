@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from work import Case, copies, tensor, values
+from work import Case, copies, input_of, tensor
 
 Bytes = NDArray[np.uint8]
 
@@ -23,6 +23,11 @@ def read(part: Bytes) -> None:
 def write(part: Bytes) -> None:
     """Write every byte, past the caches where that pays. Not zeros: lines of zeros go twice as fast."""
     part.fill(0x3F)
+
+
+def write_new(like: Bytes) -> None:
+    """Write every byte of an array that did not exist before."""
+    write(np.empty_like(like))
 
 
 def lined(nbytes: int) -> Bytes:
@@ -43,7 +48,9 @@ def make(case: Case) -> Callable[[], None] | None:
     packed = lined(w.nbytes)
     jobs: list[tuple[Callable[[Bytes], None], list[Bytes]]] = []
     if case.operation == "quantize":
-        jobs = [(read, [flat(values(case.n, case.k))]), (write, [packed])]
+        jobs = [(read, [flat(input_of(case))]), (write, [packed])]
+    elif case.fresh:
+        jobs = [(read, [packed]), (write_new, [np.empty(case.elements * 4, np.uint8)])]
     elif case.operation == "dequantize":
         jobs = [(read, [packed]), (write, [lined(case.elements * 4)])]
     else:

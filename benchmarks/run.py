@@ -45,7 +45,9 @@ def processor() -> str:
 def contenders(case: Case, found: dict[str, Any]) -> dict[str, Callable[[], None]]:
     """What to time for a case: blockscale, the bound, each peer that can do it."""
     makers = {report.OWN: blockscale_self.make, report.BOUND: bounds.make}
-    makers |= {name: peer.make for name, peer in found.items()}
+    for name, peer in found.items():  # peers take float32, and most an array to decode to
+        if case.dtype == "float32" and (not case.fresh or getattr(peer, "FRESH", False)):
+            makers[name] = peer.make
     runs = {}
     for name, make in makers.items():
         try:

@@ -30,6 +30,8 @@ class Case:
         threads: threads.
         activations: None or `int8` (linear): what blockscale does with them.
         cold: whether the weight comes from memory each time (linear).
+        dtype: of the array to quantize.
+        fresh: whether the decoded array is a new one each time, whose pages the system has yet to give.
     """
 
     operation: str
@@ -41,13 +43,17 @@ class Case:
     threads: int = 1
     activations: str | None = None
     cold: bool = True
+    dtype: str = "float32"
+    fresh: bool = False
 
     @property
     def label(self) -> str:
         """One line for tables."""
         what = f"{self.operation} {self.scheme}"
         if self.operation == "quantize":
-            what += f" {self.rule}"
+            what += f" {self.rule}" + ("" if self.dtype == "float32" else f" of {self.dtype}")
+        if self.fresh:
+            what += " to a fresh array"
         if self.operation == "linear":
             what += f", {self.rows} row{'s' if self.rows > 1 else ''}, {self.activations or 'float32'}"
             what += "" if self.cold or self.rows > 1 else ", in cache"
@@ -63,6 +69,13 @@ class Case:
 def values(n: int, k: int, seed: int = 0) -> NDArray[np.float32]:
     """N(0, 1) float32."""
     return np.random.default_rng(seed).standard_normal((n, k), dtype=np.float32)
+
+
+@lru_cache(maxsize=1)
+def input_of(case: Case) -> NDArray[Any]:
+    """What the case quantizes."""
+    x = values(case.n, case.k)
+    return x if case.dtype == "float32" else x.astype(case.dtype)
 
 
 @lru_cache(maxsize=4)
@@ -98,6 +111,16 @@ def cases(quick: bool) -> list[Case]:
         for threads in (1, 2):
             found += [Case("quantize", s, r, n, k, threads=threads) for s, r in rules]
             found += [Case("dequantize", s, None, n, k, threads=threads) for s in decoded]
+            if n * k > MOST_SMALL:
+                found += [
+                    Case("quantize", s, r, n, k, threads=threads, dtype=dtype)
+                    for dtype in ("bfloat16", "float16")
+                    for s, r in (("mxfp4", "floor"), ("mxfp4", "mse"), ("q4_0", "ggml"), ("q8_0", "ggml"))
+                ]
+                found += [
+                    Case("dequantize", s, None, n, k, threads=threads, fresh=True)
+                    for s in ("mxfp4", "q4_0", "q8_0")
+                ]
         small = min(n, 512)  # an exact search takes its time
         found += [Case("quantize", s, r, small, min(k, 4096)) for s, r in search]
         for s in multiplied:

@@ -9,6 +9,7 @@ import gguf
 
 from work import Case, values
 
+FRESH = True
 TYPES = {"q4_0": "Q4_0", "q4_1": "Q4_1", "q8_0": "Q8_0", "mxfp4": "MXFP4"}
 
 
@@ -27,7 +28,7 @@ def make(case: Case) -> Callable[[], None] | None:
     x = values(case.n, case.k)
     if case.operation == "quantize":
         return lambda: void(gguf.quants.quantize(x, kind))
-    packed = gguf.quants.quantize(x, kind)
+    packed = gguf.quants.quantize(x, kind)  # it decodes to a new array always
     return lambda: void(gguf.quants.dequantize(packed, kind))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ MAX_RANK = 64
 _PADDING = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockGrid:
     """Where the blocks of a tensor lie.
 
@@ -35,17 +36,17 @@ class BlockGrid:
     axis: int
     block_size: int
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Elements along the axis."""
         return self.shape[self.axis]
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Number of lines along the axis."""
         return math.prod(self.shape[: self.axis] + self.shape[self.axis + 1 :])
 
-    @property
+    @cached_property
     def blocks_per_row(self) -> int:
         """Blocks along the axis, the partial last one included."""
         return -(-self.length // self.block_size)
@@ -129,7 +130,8 @@ def check_block_size(block_size: int) -> None:
 
 def as_rows(array: NDArray[Any], axis: int) -> NDArray[Any]:
     """The array as contiguous rows along `axis`: `(rows, shape[axis])`; a view where nothing must move."""
-    moved = np.moveaxis(array, axis, -1)
+    last = axis in (-1, array.ndim - 1)
+    moved = array if last else np.moveaxis(array, axis, -1)
     if not moved.flags.c_contiguous:
         out = np.empty(moved.shape, array.dtype)
         copy_in_bands(moved, out)

@@ -57,7 +57,7 @@ class Element:
             return -self.max - 1
         return 0.0 if self.kind == "uint" else -self.max
 
-    @property
+    @cached_property
     def emax(self) -> int:
         """Exponent of the largest power of two that the type holds."""
         return int(np.frexp(self.max)[1]) - 1

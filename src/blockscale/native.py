@@ -41,6 +41,9 @@ EVENTS = (
 )
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 _AFFINE_RULES = {"absmax": 0, "minmax": 1, "ggml": 2, "optimal": 3}
+_LINE = 64  # bytes of a cache line
+_WORTH_LINING = 1 << 16  # bytes from which finding the line is no cost
+_NO_EVENTS = np.zeros(len(EVENTS), np.int64)
 _NEVER = 2.0  # a significand lies in [1, 2): this threshold is never passed
 ISAS: tuple[str, ...] = _kernels.isas
 """Instruction sets that this build has and this machine runs, slowest first."""
@@ -174,7 +177,7 @@ def quantize_rows(
     """
     grid = BlockGrid(x.shape, 1, scheme.block_size)
     rows, blocks, row_bytes = grid.rows, grid.blocks_per_row, grid.row_bytes(scheme.element.bits)
-    packed = np.empty((rows, row_bytes), np.uint8)
+    packed = _empty_packed(rows, row_bytes)
     scales = np.empty((rows, blocks), scheme.scale.dtype)
     offsets = _empty_offsets(scheme, (rows, blocks))
     input_type = INPUT_DTYPES.index(x.dtype)
@@ -208,8 +211,8 @@ def quantize_rows(
         return events
 
     grain = SEARCH_GRAIN if rule.name in ("optimal", "mse") else GRAIN
-    totals = sum(split_work(run, size[0], x.size, threads, grain), np.zeros(len(EVENTS), np.int64))
-    counts = dict(zip(EVENTS, (int(n) for n in totals), strict=True))
+    totals = sum(split_work(run, size[0], x.size, threads, grain), _NO_EVENTS)
+    counts = dict(zip(EVENTS, totals.tolist(), strict=True))
     return QuantizedRows(packed, scales, offsets, counts)
 
 
@@ -255,6 +258,15 @@ def choose_scale_mse(
     from_rules = Rule("mse", "mx", ("none",), "")
     kernels = chosen_isa() if isa is None else isa
     return _kernels.choose_scale_mse(kernels, x, mx_spec(scheme, from_rules, 0), span, headroom)
+
+
+def _empty_packed(rows: int, row_bytes: int) -> NDArray[np.uint8]:
+    """As `np.empty`; large ones from the start of a cache line on, for vectors that cross lines cost twice."""
+    if rows * row_bytes < _WORTH_LINING:
+        return np.empty((rows, row_bytes), np.uint8)
+    room = np.empty(rows * row_bytes + _LINE, np.uint8)
+    start = -room.ctypes.data % _LINE
+    return room[start : start + rows * row_bytes].reshape(rows, row_bytes)
 
 
 def _empty_offsets(scheme: Scheme, shape: tuple[int, int]) -> NDArray[Any] | None:

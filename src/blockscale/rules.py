@@ -107,7 +107,7 @@ def rule_for(scheme: Scheme, rule: str | Rule | None) -> Rule:
             field="rule",
             hint=f"options of {name}: {', '.join(row.allowed) or 'none'}",
         )
-    return replace(row, options=options)
+    return row if options == row.options else replace(row, options=options)
 
 
 def _serves(row: Rule, scheme: Scheme) -> bool:
