@@ -116,12 +116,13 @@ inline void affine_group(const AffineSpec& spec, AffineGroup* g, const float* x,
   }
 }
 
-#include "affine_words.inl.h"
-
 struct AffineOutputs {
   uint8_t* packed;
   void *scales, *offsets;
 };
+
+#include "affine_words.inl.h"
+#include "plain_words.inl.h"
 
 // Codes of a group whose scales are chosen. `block`: its first, in the outputs; `packed` begins with it.
 template <AffineKind kKind, int kSize>
@@ -158,11 +159,12 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
   AffineCounts counts;
   for (int64_t first = 0; first < blocks; first += kGroup) {
     const int64_t n = first + kGroup < blocks ? kGroup : blocks - first, block = first_block + first;
-    uint8_t* codes = packed + packed_bytes(first * size, spec.bits);
+    const AffineOutputs out = {packed + packed_bytes(first * size, spec.bits), scales, offsets};
     uint16_t *halves = static_cast<uint16_t*>(scales) + block, *minimums = static_cast<uint16_t*>(offsets) + block;
     if (kKind != kPlain && kSize == 32 && n == kGroup &&
-        affine_words<kKind>(spec, rows, at + first * size, codes, halves, minimums, &counts))
+        affine_words<kKind>(spec, rows, at + first * size, out.packed, halves, minimums, &counts))
       continue;
+    if (kKind == kPlain && n == kGroup && plain_words(spec, grid, rows, at + first * size, out, block, &counts)) continue;
     const float* x = group_floats(rows, at + first * size, n * size, scratch->x);
     AffineGroup g;
     if (kKind == kQ8_0 || (kKind == kPlain && spec.rule == 0))
@@ -178,7 +180,6 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
       memcpy(halves, d, static_cast<size_t>(n) * 2);
       if (kKind == kQ4_1) memcpy(minimums, m, static_cast<size_t>(n) * 2);
     }
-    const AffineOutputs out = {codes, scales, offsets};
     finish_group<kKind, kSize>(spec, grid, &g, x, n, size, block, out, plain, scratch, &counts, events);
   }
   add_counts(counts, events);

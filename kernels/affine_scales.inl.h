@@ -94,58 +94,93 @@ inline void ggml_scales(int64_t n, AffineGroup* g, uint16_t* scales, uint16_t* o
   g->special = special & ((1u << n) - 1);
 }
 
-// Scales and zero points of `absmax` and `minmax`: stored_scale and minmax_between (affine.inl.h) on many lanes.
-// What is unusual is left to affine_block.
-inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t n, AffineGroup* g,
-                         AffineCounts* counts) {
-  constexpr int kHalf = kLanes / 2;
-  typedef float Narrow __attribute__((vector_size(2 * kLanes)));
-  float low[kGroup], high[kGroup];
-  for (int b = 0; b < kGroup; b += kLanes) {
-    const Ints top = load<Ints>(g->high + b);
-    store(high + b, from_ordered(top));
-    store(low + b, spec.rule == 0 ? -from_ordered(top) : from_ordered(load<Ints>(g->low + b)));
-  }
-  const double qmin = spec.qmin, qmax = spec.qmax, span = spec.rule == 0 ? qmax : qmax - qmin;
-  const double least = pow2(grid.least_exponent), past_bits = pow2(52 - grid.mantissa_bits) * 1.5;
-  uint32_t odd = 0, zero = 0;
-  for (int b = 0; b < kGroup; b += kHalf) {
-    Doubles lo = __builtin_convertvector(load<Narrow>(low + b), Doubles);
-    Doubles hi = __builtin_convertvector(load<Narrow>(high + b), Doubles);
+typedef float Narrow __attribute__((vector_size(2 * kLanes)));  // as many as Doubles
+
+template <int... kLane>
+struct LaneList {};
+template <int kCount, int... kLane>
+struct CountLanes : CountLanes<kCount - 1, kCount - 1, kLane...> {};
+template <int... kLane>
+struct CountLanes<0, kLane...> {
+  using List = LaneList<kLane...>;
+};
+
+// Two halves to one vector, in registers: a vector cannot be loaded at once where two have just been stored.
+template <int... kLane>
+inline Floats join_halves(Narrow a, Narrow b, LaneList<kLane...>) {
+  return __builtin_shufflevector(a, b, kLane...);
+}
+inline Floats join_halves(const Doubles* v) {
+  return join_halves(__builtin_convertvector(v[0], Narrow), __builtin_convertvector(v[1], Narrow),
+                     CountLanes<kLanes>::List{});
+}
+
+inline Doubles select(Longs mask, Doubles x, Doubles y) { return (Doubles)(((Longs)x & mask) | ((Longs)y & ~mask)); }
+
+// Scale and zero point of blocks with these ends, as stored_scale and minmax_between (affine.inl.h) find them. What
+// is unusual has a scale of 1 and a zero point of 0; `usual` says so.
+struct PlainScales {
+  double qmin, qmax, span, least, past_bits, max;
+  bool minmax, include_zero;
+
+  PlainScales(const AffineSpec& spec, const ScaleGrid& grid)
+      : qmin(spec.qmin), qmax(spec.qmax), span(spec.rule == 0 ? qmax : qmax - qmin),
+        least(pow2(grid.least_exponent)), past_bits(pow2(52 - grid.mantissa_bits) * 1.5), max(grid.max),
+        minmax(spec.rule == 1), include_zero(spec.include_zero) {}
+
+  [[gnu::always_inline]] void choose(Doubles lo, Doubles hi, Doubles* scale, Doubles* shift, Longs* usual,
+                                     Longs* zero) const {
     // comparisons that NaN fails
     const Longs finite = (Longs)(lo >= -0x1.fffffep127) & (Longs)(hi <= 0x1.fffffep127);
-    if (spec.include_zero) lo = minimum(lo, Doubles{}), hi = maximum(hi, Doubles{});
+    if (include_zero) lo = minimum(lo, Doubles{}), hi = maximum(hi, Doubles{});
     const Doubles far = maximum(-lo, hi);
-    Doubles wanted = far / span;
-    if (spec.rule == 1) {
-      const Longs flat = (Longs)(hi == lo);
-      wanted = (Doubles)(((Longs)far & flat) | ((Longs)((hi - lo) / span) & ~flat));
-      wanted = maximum(wanted, far * 0x1p-30);
-    }
+    Doubles wanted = (minmax ? hi - lo : far) / span;
+    if (minmax) wanted = maximum(select((Longs)(hi == lo), far, wanted), far * 0x1p-30);
     // Rounded to the grid by adding 1.5 * 2**52 steps; a step is a power of two.
     const Doubles power = maximum((Doubles)((Longs)wanted & 0x7FF0000000000000), Doubles{} + least);
     const Doubles s = (wanted + power * past_bits) - power * past_bits;
-    Doubles shift = {};
-    if (spec.rule == 1) {
-      shift = qmin - lo / s;
-      shift = (shift + 0x1.8p52) - 0x1.8p52;
-      if (spec.include_zero) shift = minimum(maximum(shift, Doubles{} + qmin), Doubles{} + qmax);
+    Doubles z = {};
+    if (minmax) {
+      z = qmin - lo / s;
+      z = (z + 0x1.8p52) - 0x1.8p52;
+      if (include_zero) z = minimum(maximum(z, Doubles{} + qmin), Doubles{} + qmax);
     }
-    const Longs usual = finite & (Longs)(s <= grid.max) & (Longs)(s >= 0x1p-100) & (Longs)(s <= 0x1p100) &
-                        (Longs)(shift <= 0x1p20) & (Longs)(shift >= -0x1p20) &
-                        (Longs)(far <= 300 * s);  // affine_vector relies on it
-    const Doubles safe_scale = (Doubles)(((Longs)s & usual) | ((Longs)(Doubles{} + 1) & ~usual));
-    store(g->scale + b, __builtin_convertvector(safe_scale, Narrow));
-    store(g->shift + b, __builtin_convertvector((Doubles)((Longs)shift & usual), Narrow));
-    if (!any((Ints)~usual)) continue;
-    for (int k = 0; k < kHalf; ++k) {
-      const bool is_zero = finite[k] && far[k] == 0;
-      odd |= static_cast<uint32_t>(!usual[k] && !is_zero) << (b + k);
-      zero |= static_cast<uint32_t>(is_zero) << (b + k);
+    const double most = max < 0x1p100 ? max : 0x1p100;
+    *usual = finite & (Longs)(s <= most) & (Longs)(s >= 0x1p-100) & (Longs)(far <= 300 * s);  // see affine_vector
+    if (minmax) *usual &= (Longs)(maximum(z, -z) <= 0x1p20);
+    *zero = finite & (Longs)(far == 0);
+    *scale = select(*usual, s, Doubles{} + 1);
+    *shift = (Doubles)((Longs)z & *usual);
+  }
+};
+
+// What is unusual, except for blocks of zeros, is left to affine_block.
+inline void plain_scales(const AffineSpec& spec, const ScaleGrid& grid, int64_t n, AffineGroup* g,
+                         AffineCounts* counts) {
+  const PlainScales rule(spec, grid);
+  uint32_t odd = 0, zero = 0;
+  for (int b = 0; b < kGroup; b += kLanes) {
+    const Floats high = from_ordered(load<Ints>(g->high + b));
+    const Floats low = spec.rule == 0 ? -high : from_ordered(load<Ints>(g->low + b));
+    float lows[kLanes], highs[kLanes];
+    store(lows, low), store(highs, high);
+    Doubles scale[2], shift[2];
+    Longs usual[2], zeros[2];
+    for (int h = 0; h < 2; ++h) {
+      const Doubles lo = __builtin_convertvector(load<Narrow>(lows + h * (kLanes / 2)), Doubles);
+      const Doubles hi = __builtin_convertvector(load<Narrow>(highs + h * (kLanes / 2)), Doubles);
+      rule.choose(lo, hi, &scale[h], &shift[h], &usual[h], &zeros[h]);
+    }
+    const Floats s = join_halves(scale);
+    store(g->scale + b, s), store(g->shift + b, join_halves(shift)), store(g->inverse + b, 1.0f / s);
+    if (!any((Ints)~(usual[0] & usual[1]))) continue;
+    for (int i = 0; i < kLanes; ++i) {
+      const int h = i / (kLanes / 2), k = i % (kLanes / 2);
+      odd |= static_cast<uint32_t>(!usual[h][k] && !zeros[h][k]) << (b + i);
+      zero |= static_cast<uint32_t>(zeros[h][k] != 0) << (b + i);
     }
   }
   const uint32_t blocks = (1u << n) - 1;
-  for (int b = 0; b < kGroup; b += kLanes) store(g->inverse + b, 1.0f / load<Floats>(g->scale + b));
   g->special = odd & blocks;
   counts->zero_blocks += __builtin_popcount(zero & blocks);
 }

@@ -45,8 +45,9 @@ inline void store_nibbles(uint8_t* out, const __m512i* words, char flip) {
 
 // Two blocks to 64 codes of a byte each. Returns the number of zeros.
 template <int32_t kType>
-inline int64_t store_codes(uint8_t* out, const __m512i* words) {
-  const __m512i bytes = _mm512_packs_epi16(words[0], words[1]);
+inline int64_t store_codes(uint8_t* out, const __m512i* words, bool is_signed) {
+  const __m512i bytes =
+      is_signed ? _mm512_packs_epi16(words[0], words[1]) : _mm512_packus_epi16(words[0], words[1]);
   _mm512_storeu_si512(out, _mm512_permutexvar_epi8(_mm512_load_si512(kCodeOrder<kType>.from), bytes));
   return __builtin_popcountll(_mm512_testn_epi8_mask(bytes, bytes));
 }
@@ -74,20 +75,25 @@ inline bool has_zero(const GroupFindings& f) {
   return _mm512_testn_epi16_mask(f.least, f.least);
 }
 
-// The ends of sixteen blocks, in the order of ordered(). For q4_0 only magnitudes and signs count, and the largest of
+// The ends of sixteen blocks of `parts` times 32, in the order of ordered(). For q4_0 only magnitudes and signs count, and the largest of
 // the bits as signed and as unsigned numbers are the greatest and the least element, if there are such of each sign.
 // Negating both orders turns least into largest.
 template <AffineKind kKind>
-[[gnu::always_inline]] inline void whole_ends_float(const char* x, AffineGroup* g) {
+[[gnu::always_inline]] inline void whole_ends_float(const char* x, int parts, AffineGroup* g) {
   Ints low[kGroup], high[kGroup];
   for (int b = 0; b < kGroup; ++b) {
-    const BlockFloats v = block_floats<kFloat32>(block_input<kFloat32>(x, b));
+    const BlockFloats v = block_floats<kFloat32>(block_input<kFloat32>(x, b * parts));
     if (kKind == kQ4_0) {
       low[b] = (Ints)_mm512_max_epu32((__m512i)v.p, (__m512i)v.q);
       high[b] = (Ints)_mm512_max_epi32((__m512i)v.p, (__m512i)v.q);
     } else {
-      low[b] = (Ints)_mm512_min_ps(v.p, v.q);
-      high[b] = (Ints)_mm512_max_ps(v.p, v.q);
+      __m512 least = _mm512_min_ps(v.p, v.q), most = _mm512_max_ps(v.p, v.q);
+      for (int i = 1; i < parts; ++i) {
+        const BlockFloats more = block_floats<kFloat32>(block_input<kFloat32>(x, b * parts + i));
+        least = _mm512_min_ps(least, _mm512_min_ps(more.p, more.q));
+        most = _mm512_max_ps(most, _mm512_max_ps(more.p, more.q));
+      }
+      low[b] = (Ints)least, high[b] = (Ints)most;
     }
   }
   if (kKind == kQ4_0) {
@@ -101,15 +107,20 @@ template <AffineKind kKind>
 
 // The same of 16-bit numbers: the largest of words that order as the numbers do, or as their negatives.
 template <AffineKind kKind, int32_t kType>
-[[gnu::always_inline]] inline void whole_ends_words(const char* x, AffineGroup* g) {
+[[gnu::always_inline]] inline void whole_ends_words(const char* x, int parts, AffineGroup* g) {
   const __m512i sign = _mm512_set1_epi16(INT16_MIN);
   Ints low[kGroup], high[kGroup];
   for (int b = 0; b < kGroup; ++b) {
-    const __m512i u = _mm512_loadu_si512(block_input<kType>(x, b));
-    // q4_0: negative numbers above the others, and the other way round; q4_1: all in order
-    const __m512i flip = _mm512_or_si512(_mm512_srai_epi16(u, 15), sign);
-    high[b] = (Ints)_mm512_xor_si512(u, kKind == kQ4_0 ? sign : flip);
-    low[b] = (Ints)(kKind == kQ4_0 ? u : _mm512_xor_si512(u, _mm512_xor_si512(flip, _mm512_set1_epi16(-1))));
+    __m512i least = _mm512_setzero_si512(), most = least;
+    for (int i = 0; i < parts; ++i) {
+      const __m512i u = _mm512_loadu_si512(block_input<kType>(x, b * parts + i));
+      // q4_0: negative numbers above the others, and the other way round; q4_1: all in order
+      const __m512i flip = _mm512_or_si512(_mm512_srai_epi16(u, 15), sign);
+      const __m512i down = kKind == kQ4_0 ? u : _mm512_xor_si512(u, _mm512_xor_si512(flip, _mm512_set1_epi16(-1)));
+      most = _mm512_max_epu16(most, _mm512_xor_si512(u, kKind == kQ4_0 ? sign : flip));
+      least = _mm512_max_epu16(least, down);
+    }
+    high[b] = (Ints)most, low[b] = (Ints)least;
   }
   const auto number = [&](__m512i word, bool inverted) {
     if (kKind == kQ4_0) return inverted ? word : _mm512_xor_si512(word, sign);
@@ -122,12 +133,12 @@ template <AffineKind kKind, int32_t kType>
 }
 
 template <AffineKind kKind, int32_t kType>
-[[gnu::always_inline]] inline void whole_ends(const char* x, AffineGroup* g) {
+[[gnu::always_inline]] inline void whole_ends(const char* x, int parts, AffineGroup* g) {
   if (kKind == kQ8_0) return group_amax_words<kType>(x, g->high);
   if constexpr (kType == kFloat32)
-    whole_ends_float<kKind>(x, g);
+    whole_ends_float<kKind>(x, parts, g);
   else
-    whole_ends_words<kKind, kType>(x, g);
+    whole_ends_words<kKind, kType>(x, parts, g);
   store(g->low, ordered(load<Words>(g->low)));
   store(g->high, ordered(load<Words>(g->high)));
 }
@@ -175,9 +186,9 @@ inline bool q4_1_is_plain(const AffineGroup& g) {
 }
 
 template <int32_t kType>
-inline int64_t count_zeros(const char* x) {
+inline int64_t count_zeros(const char* x, int blocks) {
   int64_t n = 0;
-  for (int b = 0; b < kGroup; ++b) {
+  for (int b = 0; b < blocks; ++b) {
     const BlockFloats v = block_floats<kType>(block_input<kType>(x, b));
     n += __builtin_popcount(lane_bits((Ints)((Floats)v.p == 0.0f)));
     n += __builtin_popcount(lane_bits((Ints)((Floats)v.q == 0.0f)));
@@ -189,7 +200,7 @@ template <AffineKind kKind, int32_t kType>
 inline bool affine_words_of(const AffineSpec& spec, const char* x, uint8_t* packed, uint16_t* scales,
                             uint16_t* minimums, AffineCounts* counts) {
   AffineGroup g;
-  whole_ends<kKind, kType>(x, &g);
+  whole_ends<kKind, kType>(x, 1, &g);
   ggml_scales<kKind>(kGroup, &g, scales, minimums, [&](int b) {
     float block[32];
     copy_block<kType>(x, b, block);
@@ -206,12 +217,12 @@ inline bool affine_words_of(const AffineSpec& spec, const char* x, uint8_t* pack
       words[j] = block_words<kKind, kType>(g, b + j, block, &found);
     }
     if (kKind == kQ8_0)
-      zero_codes += store_codes<kType>(packed + b * 32, words) + store_codes<kType>(packed + b * 32 + 64, words + 2);
+      for (int j = 0; j < 4; j += 2) zero_codes += store_codes<kType>(packed + (b + j) * 32, words + j, true);
     else
       store_nibbles<kType>(packed + b * 16, words, kKind == kQ4_0 ? '\x88' : '\0');
   }
   if (kKind == kQ4_1) return !_mm512_movepi16_mask(found.seen);  // NaN gives a negative code
-  if (has_zero<kType>(found)) zero_codes -= count_zeros<kType>(x);
+  if (has_zero<kType>(found)) zero_codes -= count_zeros<kType>(x, kGroup);
   counts->zeroed += (Ints)_mm512_madd_epi16(found.zero_codes, _mm512_set1_epi16(1));
   counts->zeroed[0] -= static_cast<int32_t>(zero_codes);
   counts->saturated += (Ints)_mm512_madd_epi16(found.saturated, _mm512_set1_epi16(1));

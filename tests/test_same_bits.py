@@ -116,7 +116,7 @@ def _whole_groups(kind: str, rng: np.random.Generator) -> NDArray[np.float32]:
     if kind == "normal":
         x = rng.standard_normal(shape).astype(np.float32)
     x *= rng.choice(np.array([1, -1], np.float32), shape)
-    x *= np.exp2(np.repeat(rng.integers(-17, 9, (32, 16)), 32, 1)).astype(np.float32)
+    x *= np.exp2(np.repeat(rng.integers(-17, 9, (32, 4)), 128, 1)).astype(np.float32)
     x[:4, :32] = 0
     x[5, 3] = np.nan
     return x
@@ -124,18 +124,20 @@ def _whole_groups(kind: str, rng: np.random.Generator) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("kind", ["thresholds", "an ulp around thresholds", "few values", "normal"])
 @pytest.mark.parametrize(
-    ("name", "rule"),
-    [("mxfp4", rule) for rule in ("floor", "ceil", "rceil", "even", "mse")]
-    + [(name, "ggml") for name in ("q4_0", "q4_1", "q8_0")],
+    ("row", "rule"),
+    [(scheme("mxfp4"), rule) for rule in ("floor", "ceil", "rceil", "even", "mse")]
+    + [(scheme(name), "ggml") for name in ("q4_0", "q4_1", "q8_0")]
+    + [(row, rule) for row, rule in ROWS if rule in ("absmax", "minmax", "minmax:no-zero")],
+    ids=_id,
 )
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-def test_whole_groups(name: str, rule: str, kind: str, dtype: Any) -> None:
-    x = _whole_groups(kind, np.random.default_rng(len(kind))).astype(dtype)
-    row = scheme(name)
-    x = _refusable(x, row)
-    wanted = _quantize(x.astype(np.float64), row, rule, 0, threads=1)
-    for isa in ISAS:
-        assert _quantize(x, row, rule, isa, threads=1) == wanted, native.ISAS[isa]
+def test_whole_groups(row: Scheme, rule: str, kind: str, dtype: Any) -> None:
+    x = _refusable(_whole_groups(kind, np.random.default_rng(len(kind))).astype(dtype), row)
+    for block_size in (32, 128) if row.family == "affine" and rule != "ggml" else (32,):
+        sized = scheme(row, block_size=block_size)
+        wanted = _quantize(x.astype(np.float64), sized, rule, 0, threads=1)
+        for isa in ISAS:
+            assert _quantize(x, sized, rule, isa, threads=1) == wanted, native.ISAS[isa]
 
 
 @pytest.mark.parametrize(("row", "rule"), [row for row in ROWS if row[0].scale.name != "float32"], ids=_id)
