@@ -11,7 +11,7 @@ inline Float16Lanes lanes_add(Float16Lanes a, float s) { return {_mm512_add_ps(a
 inline void lanes_store(float* out, Float16Lanes a) { _mm512_storeu_ps(out, a.v); }
 inline Float16Lanes lanes_load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline Float16Lanes lanes_sum(Float16Lanes sum, Float16Lanes x, Float16Lanes y) {
-  return {_mm512_add_ps(sum.v, _mm512_mul_ps(x.v, y.v))};
+  return {_mm512_fmadd_ps(x.v, y.v, sum.v)};
 }
 
 struct Int16Lanes {
@@ -72,7 +72,7 @@ inline void lanes_store(float* out, Float16Lanes x) {
 
 inline Float16Lanes lanes_load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 inline Float16Lanes lanes_sum(Float16Lanes sum, Float16Lanes x, Float16Lanes y) {
-  return {_mm256_add_ps(sum.a, _mm256_mul_ps(x.a, y.a)), _mm256_add_ps(sum.b, _mm256_mul_ps(x.b, y.b))};
+  return {_mm256_fmadd_ps(x.a, y.a, sum.a), _mm256_fmadd_ps(x.b, y.b, sum.b)};
 }
 
 struct Int16Lanes {

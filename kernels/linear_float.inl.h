@@ -1,17 +1,16 @@
-// y = a W^T in float32, in one fixed order (docs/linear.md): element k goes to lane k mod 16 by one
-// multiplication and one addition, ascending; the lanes are halved, 8 + 4 + 2 + 1. Tiles only change which
-// outputs are worked on together.
+// y = a W^T in float32, in one fixed order (docs/linear.md): element k goes to lane k mod 16 by one fused
+// multiply-add, ascending; the lanes are halved, 8 + 4 + 2 + 1. Tiles only change which outputs are worked on
+// together.
 
-#if defined(__AVX512F__)
-constexpr int kWidth = 16, kRowsA = 4, kRowsW = 6;  // 24 of 32 registers accumulate
-#elif defined(__AVX__)
-constexpr int kWidth = 8, kRowsA = 3, kRowsW = 4;  // 12 of 16
-#elif defined(__aarch64__)
-constexpr int kWidth = 4, kRowsA = 4, kRowsW = 6;
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRowsA = 4, kRowsW = 6;  // 24 of 32 registers accumulate
 #else
-constexpr int kWidth = 4, kRowsA = 3, kRowsW = 4;
+constexpr int kRowsA = 3, kRowsW = 4;  // 12 of 16
 #endif
+constexpr int kWidth = blockscale::kLanes;
 constexpr int kLanes = 16;
+// The lanes of a tile of outputs lie together, (kRowsA, kRowsW, kLanes), a constant from one address.
+constexpr int64_t kTileLanes = kRowsA * kRowsW * kLanes;
 constexpr int64_t kChunk = 1024;  // elements of a row decoded at a time, at most
 constexpr int64_t kTileStride = kChunk + 16;  // rows of a tile in different places of the cache
 constexpr int64_t kTileRows = 24;  // weight rows decoded at a time, at most
@@ -25,48 +24,37 @@ constexpr int64_t kPanel = 128;    // activation rows that share a decoded tile
 #include "linear_lanes.inl.h"
 // clang-format on
 
-typedef float Vector __attribute__((vector_size(kWidth * 4)));
-typedef float LooseVector __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
-
 // lanes(i, j) += a_i * w_j over n elements (a multiple of 16).
 template <int kA>
-inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t w_stride, int64_t n, float* lanes,
-                     int64_t lane_stride) {
+inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t n, float* lanes) {
   for (int h = 0; h < kLanes; h += kWidth) {
-    Vector sum[kA][kRowsW];
+    Floats sum[kA][kRowsW];
     for (int i = 0; i < kA; ++i)
-      for (int j = 0; j < kRowsW; ++j)
-        sum[i][j] = *reinterpret_cast<const LooseVector*>(lanes + i * lane_stride + j * kLanes + h);
+      for (int j = 0; j < kRowsW; ++j) sum[i][j] = load<Floats>(lanes + (i * kRowsW + j) * kLanes + h);
     for (int64_t k = h; k < n; k += kLanes) {
-      Vector x[kA];
-      for (int i = 0; i < kA; ++i) x[i] = *reinterpret_cast<const LooseVector*>(a + i * a_stride + k);
+      Floats x[kA];
+      for (int i = 0; i < kA; ++i) x[i] = load<Floats>(a + i * a_stride + k);
       for (int j = 0; j < kRowsW; ++j) {
-        const Vector y = *reinterpret_cast<const LooseVector*>(w + j * w_stride + k);
-        for (int i = 0; i < kA; ++i) sum[i][j] += x[i] * y;
+        const Floats y = load<Floats>(w + j * kTileStride + k);
+        for (int i = 0; i < kA; ++i) sum[i][j] = fused(x[i], y, sum[i][j]);
       }
     }
     for (int i = 0; i < kA; ++i)
-      for (int j = 0; j < kRowsW; ++j)
-        *reinterpret_cast<LooseVector*>(lanes + i * lane_stride + j * kLanes + h) = sum[i][j];
+      for (int j = 0; j < kRowsW; ++j) store(lanes + (i * kRowsW + j) * kLanes + h, sum[i][j]);
   }
 }
 
-inline void dot_rows(int64_t rows, const float* a, int64_t a_stride, const float* w, int64_t w_stride, int64_t n,
-                     float* lanes, int64_t lane_stride) {
-  while (rows > 0) {
-    const int64_t m = rows < kRowsA ? rows : kRowsA;
-    if (m == 1) dot_tile<1>(a, a_stride, w, w_stride, n, lanes, lane_stride);
-    if (m == 2) dot_tile<2>(a, a_stride, w, w_stride, n, lanes, lane_stride);
-    if (m == 3) dot_tile<3>(a, a_stride, w, w_stride, n, lanes, lane_stride);
-    if (m == 4) dot_tile<4>(a, a_stride, w, w_stride, n, lanes, lane_stride);
-    a += m * a_stride, lanes += m * lane_stride, rows -= m;
-  }
+inline void dot_rows(int64_t rows, const float* a, int64_t a_stride, const float* w, int64_t n, float* lanes) {
+  if (rows >= kRowsA) return dot_tile<kRowsA>(a, a_stride, w, n, lanes);
+  if (rows == 3) dot_tile<3>(a, a_stride, w, n, lanes);
+  if (rows == 2) dot_tile<2>(a, a_stride, w, n, lanes);
+  if (rows == 1) dot_tile<1>(a, a_stride, w, n, lanes);
 }
 
 // Weight rows decoded together, and a chunk of K.
 struct FloatTile {
   int64_t rows, chunk;
-  float *data, *lanes;  // (rows, kTileStride); (activation rows, rows, kLanes)
+  float *data, *lanes;  // (rows, kTileStride); (activation rows / kRowsA, rows / kRowsW, kTileLanes)
   uint8_t* codes;       // of a chunk
 };
 
@@ -85,12 +73,12 @@ struct FloatTile {
 // Outputs [n_begin, n_end) of a panel of activation rows.
 inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
                          int64_t n_end, const FloatTile& tile, float* out, int64_t out_stride) {
-  const int64_t lane_stride = tile.rows * kLanes;
+  const int64_t group_lanes = tile.rows / kRowsW * kTileLanes, groups = (rows + kRowsA - 1) / kRowsA;
   const DecodeBlocks fast = find_decoder(spec).decode;
   for (int64_t n = n_begin; n < n_end; n += tile.rows) {
     const int64_t count = tile.rows < n_end - n ? tile.rows : n_end - n;
     const int64_t used = (count + kRowsW - 1) / kRowsW * kRowsW;
-    memset(tile.lanes, 0, static_cast<size_t>(rows * lane_stride) * 4);
+    memset(tile.lanes, 0, static_cast<size_t>(groups * group_lanes) * 4);
     for (int64_t k = 0; k < spec.length; k += tile.chunk) {
       const int64_t size = tile.chunk < spec.length - k ? tile.chunk : spec.length - k;
       const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
@@ -100,14 +88,14 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
         decode_piece(spec, fast, n + j, k, size, tile.codes, row);
         for (int64_t i = size; i < padded; ++i) row[i] = 0;
       }
-      for (int64_t i = 0; i < rows; i += kRowsA) {
-        const int64_t m = kRowsA < rows - i ? kRowsA : rows - i;
+      for (int64_t i = 0; i < groups; ++i)
         for (int64_t j = 0; j < used; j += kRowsW)
-          dot_rows(m, a + i * a_stride + k, a_stride, tile.data + j * kTileStride, kTileStride, padded,
-                   tile.lanes + i * lane_stride + j * kLanes, lane_stride);
-      }
+          dot_rows(rows - i * kRowsA, a + i * kRowsA * a_stride + k, a_stride, tile.data + j * kTileStride, padded,
+                   tile.lanes + i * group_lanes + j / kRowsW * kTileLanes);
     }
-    for (int64_t i = 0; i < rows; ++i) add_all_lanes(tile.lanes + i * lane_stride, count, out + i * out_stride + n);
+    for (int64_t i = 0; i < rows; ++i)
+      add_all_lanes(tile.lanes + i / kRowsA * group_lanes + i % kRowsA * (kRowsW * kLanes), count,
+                    out + i * out_stride + n);
   }
 }
 
@@ -146,7 +134,7 @@ bool linear_float(const LinearSpec& spec, const float* a, int64_t rows, int64_t 
   const bool many = rows >= kManyActivations;
   const int64_t tile_rows = rows <= kRowsA ? kRowsW : many ? kTileRows / 2 : kTileRows;
   const int64_t panel = rows < kPanel ? rows : kPanel;
-  Lined data(tile_rows * kTileStride + 16), lanes(panel * tile_rows * kLanes);
+  Lined data(tile_rows * kTileStride + 16), lanes((panel + kRowsA - 1) / kRowsA * (tile_rows / kRowsW) * kTileLanes);
   Scratch<uint8_t> codes(kChunk + 8);
   if (!data.data || !lanes.data || !codes.data) return false;
   const FloatTile tile{tile_rows, many ? kChunk / 2 : kChunk, data.data, lanes.data, codes.data};

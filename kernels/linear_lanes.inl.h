@@ -6,6 +6,9 @@ inline float add_lanes(float* lane) {
   return lane[0];
 }
 
+// The lanes of output n, where those of kRowsW outputs lie one after the other in each tile.
+inline float* lanes_of(float* lanes, int64_t n) { return lanes + n / kRowsW * kTileLanes + n % kRowsW * kLanes; }
+
 #if defined(__AVX512F__)
 // Lane j of sixteen sums in vector j.
 [[gnu::always_inline]] inline __m512 halve_lanes(const Words* lanes) {
@@ -19,19 +22,18 @@ inline float add_lanes(float* lane) {
   return v[0];
 }
 
-// `count` sums, the lanes of one after those of the other.
 inline void add_all_lanes(float* lanes, int64_t count, float* out) {
   for (int64_t n = 0; n < count; n += 16) {
     const int64_t left = count - n < 16 ? count - n : 16;
     Words v[16];
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) v[r] = r < left ? load<Words>(lanes + (n + r) * 16) : Words{};
+    for (int r = 0; r < 16; ++r) v[r] = r < left ? load<Words>(lanes_of(lanes, n + r)) : Words{};
     transpose_lanes(v);
     _mm512_mask_storeu_ps(out + n, static_cast<__mmask16>((1u << left) - 1), halve_lanes(v));
   }
 }
 #else
 inline void add_all_lanes(float* lanes, int64_t count, float* out) {
-  for (int64_t n = 0; n < count; ++n) out[n] = add_lanes(lanes + n * kLanes);
+  for (int64_t n = 0; n < count; ++n) out[n] = add_lanes(lanes_of(lanes, n));
 }
 #endif

@@ -10,6 +10,8 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "table.h"
@@ -20,6 +22,7 @@ namespace {
 // clang-format off: each builds on those before it
 #include "common.inl.h"
 #include "vector.inl.h"
+#include "fused.inl.h"
 #include "mx.inl.h"
 #include "mx_fast.inl.h"
 #include "mx_run.inl.h"

@@ -53,6 +53,17 @@ def gamma(n: int) -> float:
     return n * U / (1 - n * U)
 
 
+def fused(a: F32, b: F32, c: F32) -> F32:
+    """`a * b + c` rounded once: exact in float64 as a product, rounded to odd as a sum, then to float32."""
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
+    total = np.asarray(product + addend)
+    part = total - product
+    rest = (product - (total - part)) + (addend - part)  # total + rest is exact; NaN if total is not finite
+    inexact_even = (np.abs(rest) > 0) & (total.view(np.int64) % 2 == 0)
+    total.view(np.int64)[...] += np.where(inexact_even, np.where((rest > 0) == (total > 0), 1, -1), 0)
+    return total.astype(np.float32)
+
+
 def float_sum(a: F32, values: F32) -> F32:
     """The order of the docstring in plain NumPy: 16 lanes, ascending, then halved."""
     pad = -a.shape[1] % 16
@@ -60,7 +71,7 @@ def float_sum(a: F32, values: F32) -> F32:
     lanes = np.zeros((len(a), len(values), 16), np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
         for k in range(0, x.shape[1], 16):
-            lanes += x[:, None, k : k + 16] * w[None, :, k : k + 16]
+            lanes = fused(x[:, None, k : k + 16], w[None, :, k : k + 16], lanes)
         for half in (8, 4, 2, 1):
             lanes = lanes[:, :, :half] + lanes[:, :, half : 2 * half]
     return lanes[:, :, 0]
@@ -195,6 +206,26 @@ def hard_activations(rng: np.random.Generator, m: int, k: int) -> dict[str, F32]
         "constant": np.full((m, k), 1 / 3, np.float32),
         "subnormal": (normal(rng, m, k) * np.float32(1e-41)).astype(np.float32),
     }
+
+
+def test_hard_activations_give_the_stated_bits() -> None:
+    rng = np.random.default_rng(13)
+    w = bs.quantize(normal(rng, 5, 200) * np.float32(1e-3), scheme("int8", scale="float32"))
+    for a in hard_activations(rng, 3, 200).values():
+        for result in on_every_isa(a, w, None):
+            assert_same(result, float_sum(a, w.dequantize()))
+
+
+def test_sums_next_to_halfway_are_rounded_once() -> None:
+    """1 + ulp +- (half an ulp - 2**-70) is 1 + ulp; rounded to float64 first it would be halfway to even."""
+    ulp = 2.0**-23
+    scales = np.array([[1, 1 + ulp]], np.float32)
+    w = BlockTensor.from_parts(scheme("int8", scale="float32", block_size=16), np.ones((1, 32), int), scales)
+    for first, second in itertools.product((1, -1), (1, -1)):
+        a = np.zeros((1, 32), np.float32)
+        a[0, 0], a[0, 16] = first * (1 + ulp), second * ulp / 2 * (1 - ulp)
+        for result in [float_sum(a, w.dequantize()), *on_every_isa(a, w, None)]:
+            assert result[0, 0] == np.float32(first * (1 + ulp))
 
 
 def bound_float(a: F64, w: F64, bias: F64 | None = None) -> F64:

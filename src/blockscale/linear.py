@@ -46,8 +46,8 @@ def linear(
 ) -> NDArray[Any]:
     """`a @ w.T + bias` with the weight packed; the same bits for any number of threads and processor.
 
-    **Order and error.** In float32, element k of the reduction goes to lane `k mod 16` by one multiplication
-    and one addition, ascending, and the lanes are halved (8 + 4 + 2 + 1). With `W = w.dequantize()`,
+    **Order and error.** In float32, element k of the reduction goes to lane `k mod 16` by one fused
+    multiply-add, ascending, and the lanes are halved (8 + 4 + 2 + 1). With `W = w.dequantize()`,
     `u = 2**-24`, `n = ceil(K / 16) + 4` (one more with a bias) and `gamma = n u / (1 - n u)`:
 
         |y - exact| <= gamma * (sum |a| |W| + |bias|)
