@@ -10,12 +10,17 @@ inline bool small_zero_points(const LinearSpec& spec, int64_t first, int64_t cou
   return small;
 }
 
-// The blocks of a weight.
+// The blocks of a weight. What a row has per segment is laid out as it is added: the segments 4 s + j of the four
+// quarters, which meet in step s, lie at 16 s + 4 j + quarter.
 struct BlockPlaces {
   int64_t blocks, segments;  // of a row
   int64_t quarter;           // of a row, in sixteen segments
-  int64_t floats;            // room for a row in the order of spread_rows
+  int64_t floats;            // room for a row laid out
   int shift;                 // a block has 2**shift segments
+  int64_t place(int64_t t) const {
+    const int64_t u = t % (16 * quarter);
+    return u / 4 * 16 + u % 4 * 4 + t / (16 * quarter);
+  }
   explicit BlockPlaces(const LinearSpec& spec)
       : blocks((spec.length + spec.block_size - 1) / spec.block_size), segments((spec.length + 31) / 32),
         quarter((segments + 63) / 64), floats(quarter * 64),
@@ -76,22 +81,29 @@ struct SixteenSegments {
   __m512i spread(__m512 v) const { return _mm512_maskz_permutexvar_epi32(there, from, _mm512_castps_si512(v)); }
 };
 
-// Rows, times `step`: of sixteen segments, 4 k + j at 4 j + k; zero past the last segment.
+// Sixteen segments from t on, 4 k + j at 4 j + k, times `by`; zero past the last.
+template <typename Load>
+inline __m512 sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, __m512 by) {
+  const __m512i lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  if (t >= at.segments) return _mm512_setzero_ps();
+  if (at.shift == 0 && t + 16 <= at.segments)
+    return _mm512_permutexvar_ps(lanes, _mm512_mul_ps(load(row + t, 0xFFFF), by));
+  const SixteenSegments part(at, t, at.segments, lanes);
+  return _mm512_castsi512_ps(part.spread(_mm512_mul_ps(load(row + part.first, part.used), by)));
+}
+
+// Rows, times `step`, in the order of BlockPlaces; zero past the last segment.
 template <typename Load>
 inline void spread_rows(const BlockPlaces& at, int64_t count, Load load, float step, float* to) {
-  const __m512i lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
   const __m512 by = _mm512_set1_ps(step);
-  for (int64_t n = 0; n < count; ++n, to += at.floats) {
-    const int64_t first = n * at.blocks;
-    int64_t t = 0;
-    if (at.shift == 0)
-      for (; t + 16 <= at.segments; t += 16)
-        _mm512_store_ps(to + t, _mm512_permutexvar_ps(lanes, _mm512_mul_ps(load(first + t, 0xFFFF), by)));
-    for (; t < at.segments; t += 16) {
-      const SixteenSegments part(at, t, at.segments, lanes);
-      _mm512_store_si512(to + t, part.spread(_mm512_mul_ps(load(first + part.first, part.used), by)));
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t b = 0; b < at.quarter; ++b, to += 64) {
+      WideFloat x[4];
+      for (int64_t q = 0; q < 4; ++q)
+        x[q].v = sixteen_segments(at, n * at.blocks, (q * at.quarter + b) * 16, load, by);
+      wide_transpose(x);
+      for (int k = 0; k < 4; ++k) wide_store(to + k * 16, x[k]);
     }
-  }
 }
 
 #else  // AVX2: eight at a time, or one
@@ -137,24 +149,32 @@ struct LoadZeroPoint {
   }
 };
 
+// Sixteen segments from t on; zero past the last.
+template <typename Load>
+inline void sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, float* v) {
+  if (at.shift == 0 && t + 16 <= at.segments) {
+    _mm256_storeu_ps(v, load.eight(row + t));
+    _mm256_storeu_ps(v + 8, load.eight(row + t + 8));
+    return;
+  }
+  for (int64_t i = 0; i < 16; ++i) v[i] = t + i < at.segments ? load.one(row + ((t + i) >> at.shift)) : 0;
+}
+
+// Rows, times `step`, in the order of BlockPlaces; zero past the last segment.
 template <typename Load>
 inline void spread_rows(const BlockPlaces& at, int64_t count, Load load, float step, float* to) {
-  for (int64_t n = 0; n < count; ++n, to += at.floats) {
-    const int64_t first = n * at.blocks;
-    for (int64_t t = 0; t < at.segments; t += 16) {
-      float v[16] = {};
-      if (at.shift == 0 && t + 16 <= at.segments) {
-        _mm256_storeu_ps(v, load.eight(first + t));
-        _mm256_storeu_ps(v + 8, load.eight(first + t + 8));
-      } else {
-        for (int64_t i = 0; i < 16 && t + i < at.segments; ++i) v[i] = load.one(first + ((t + i) >> at.shift));
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t b = 0; b < at.quarter; ++b) {
+      float v[4][16];
+      for (int64_t q = 0; q < 4; ++q)
+        sixteen_segments(at, n * at.blocks, (q * at.quarter + b) * 16, load, v[q]);
+      for (int k = 0; k < 4; ++k, to += 16) {
+        __m128 x[4];
+        for (int q = 0; q < 4; ++q) x[q] = _mm_mul_ps(_mm_loadu_ps(v[q] + 4 * k), _mm_set1_ps(step));
+        _MM_TRANSPOSE4_PS(x[0], x[1], x[2], x[3]);
+        for (int j = 0; j < 4; ++j) _mm_store_ps(to + 4 * j, x[j]);
       }
-      __m128 x[4];
-      for (int k = 0; k < 4; ++k) x[k] = _mm_mul_ps(_mm_loadu_ps(v + 4 * k), _mm_set1_ps(step));
-      _MM_TRANSPOSE4_PS(x[0], x[1], x[2], x[3]);
-      for (int j = 0; j < 4; ++j) _mm_store_ps(to + t + 4 * j, x[j]);
     }
-  }
 }
 #endif
 

@@ -21,7 +21,11 @@ inline Wide wide_load_once(const void* p) {  // kept in a register, where compil
 inline Wide wide_xor(Wide x, int c) { return {_mm512_xor_si512(x.v, _mm512_set1_epi8(static_cast<char>(c)))}; }
 // The table repeats every sixteen bytes, so that bits above a nibble do not matter.
 inline Wide wide_low(Wide table, Wide x) { return {_mm512_permutexvar_epi8(x.v, table.v)}; }
-inline Wide wide_high(Wide table, Wide x) { return wide_low(table, {_mm512_srli_epi16(x.v, 4)}); }
+inline Wide wide_upper(Wide x) { return {_mm512_srli_epi16(x.v, 4)}; }
+inline Wide wide_nibble(Wide x, int flip) {  // the lower one of each byte, bits of `flip` turned
+  const __m512i bits = _mm512_set1_epi8(static_cast<char>(flip));
+  return {_mm512_ternarylogic_epi32(x.v, _mm512_set1_epi8(15), bits, 0x6A)};
+}
 inline Wide wide_table(const int8_t* sixteen) {
   return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen)))};
 }
@@ -32,6 +36,14 @@ inline void wide_halves(const uint8_t* p, Wide* first, Wide* second) {
 }
 inline Wide wide_dot(Wide w0, Wide a0, Wide w1, Wide a1) {
   return {_mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), w0.v, a0.v), w1.v, a1.v)};
+}
+inline Wide wide_dot_few_bits(Wide w0, Wide a0, Wide w1, Wide a1) { return wide_dot(w0, a0, w1, a1); }
+inline Wide wide_pack(Wide x, Wide y) { return {_mm512_packs_epi32(x.v, y.v)}; }
+inline Wide wide_add_shorts(Wide x) { return {_mm512_madd_epi16(x.v, _mm512_set1_epi16(1))}; }
+inline Wide wide_add_next(Wide x, Wide y) {
+  const __m512 a = _mm512_castsi512_ps(x.v), b = _mm512_castsi512_ps(y.v);
+  return {_mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
+                           _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xDD)))};
 }
 inline Wide wide_pairs(Wide x, Wide y) {
   return {_mm512_add_epi32(_mm512_unpacklo_epi32(x.v, y.v), _mm512_unpackhi_epi32(x.v, y.v))};
@@ -87,8 +99,10 @@ inline Wide wide_low(Wide table, Wide x) {
   return {_mm256_shuffle_epi8(table.a, _mm256_and_si256(x.a, mask)),
           _mm256_shuffle_epi8(table.b, _mm256_and_si256(x.b, mask))};
 }
-inline Wide wide_high(Wide table, Wide x) {
-  return wide_low(table, {_mm256_srli_epi16(x.a, 4), _mm256_srli_epi16(x.b, 4)});
+inline Wide wide_upper(Wide x) { return {_mm256_srli_epi16(x.a, 4), _mm256_srli_epi16(x.b, 4)}; }
+inline Wide wide_nibble(Wide x, int flip) {  // the lower one of each byte, bits of `flip` turned
+  const __m256i mask = _mm256_set1_epi8(15), bits = _mm256_set1_epi8(static_cast<char>(flip));
+  return {_mm256_xor_si256(_mm256_and_si256(x.a, mask), bits), _mm256_xor_si256(_mm256_and_si256(x.b, mask), bits)};
 }
 inline Wide wide_table(const int8_t* sixteen) {
   const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen)));
@@ -107,6 +121,22 @@ inline __m256i half_dot(__m256i w, __m256i a) {
 inline Wide wide_dot(Wide w0, Wide a0, Wide w1, Wide a1) {
   return {_mm256_add_epi32(half_dot(w0.a, a0.a), half_dot(w1.a, a1.a)),
           _mm256_add_epi32(half_dot(w0.b, a0.b), half_dot(w1.b, a1.b))};
+}
+// 0 <= w <= 24: four products fit 16 bits.
+inline __m256i half_dot_few_bits(__m256i w0, __m256i a0, __m256i w1, __m256i a1) {
+  const __m256i sums = _mm256_add_epi16(_mm256_maddubs_epi16(w0, a0), _mm256_maddubs_epi16(w1, a1));
+  return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+}
+inline Wide wide_dot_few_bits(Wide w0, Wide a0, Wide w1, Wide a1) {
+  return {half_dot_few_bits(w0.a, a0.a, w1.a, a1.a), half_dot_few_bits(w0.b, a0.b, w1.b, a1.b)};
+}
+inline Wide wide_pack(Wide x, Wide y) { return {_mm256_packs_epi32(x.a, y.a), _mm256_packs_epi32(x.b, y.b)}; }
+inline Wide wide_add_shorts(Wide x) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  return {_mm256_madd_epi16(x.a, ones), _mm256_madd_epi16(x.b, ones)};
+}
+inline Wide wide_add_next(Wide x, Wide y) {  // hadd keeps to parts of 16 bytes
+  return {_mm256_hadd_epi32(x.a, y.a), _mm256_hadd_epi32(x.b, y.b)};
 }
 inline __m256i half_pairs(__m256i x, __m256i y) {
   return _mm256_add_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
@@ -147,3 +177,14 @@ inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
   }
 }
 #endif
+
+inline Wide wide_high(Wide table, Wide x) { return wide_low(table, wide_upper(x)); }
+
+// Four integers in each part of x[0 .. 3]: their sums, that of x[k] at lane k of the part. kShort: in how many of the
+// two steps numbers fit 16 bits.
+template <int kShort>
+[[gnu::always_inline]] inline Wide wide_sums(const Wide* x) {
+  if constexpr (kShort == 0) return wide_quads(wide_pairs(x[0], x[1]), wide_pairs(x[2], x[3]));
+  const Wide a = wide_add_shorts(wide_pack(x[0], x[1])), b = wide_add_shorts(wide_pack(x[2], x[3]));
+  return kShort == 2 ? wide_add_shorts(wide_pack(a, b)) : wide_add_next(a, b);
+}

@@ -189,6 +189,22 @@ def test_arbitrary_codes_scales_and_zero_points(name: str) -> None:
             assert_same(result, int8_sum(a, w))
 
 
+@pytest.mark.parametrize("name", SCHEMES)
+def test_largest_sums_of_integers(name: str) -> None:
+    """Every product of a segment as large as it can be, all of one sign."""
+    row = scheme(name)
+    ends = (row.element.min, row.element.max) if row.element.is_integer else range(1 << row.element.bits)
+    codes = np.repeat(np.array(ends, int)[:, None], 288, axis=1)
+    blocks = (len(codes), 288 // row.block_size)
+    offsets: dict[str, Any] = {}
+    if row.offset != "none":
+        offsets[f"{row.offset}s"] = np.ones(blocks, np.int32 if row.offset == "zero_point" else np.float16)
+    w = BlockTensor.from_parts(row, codes, np.full(blocks, 127).astype(row.scale.dtype), **offsets)
+    a = np.repeat(np.array([[1], [-1], [0.5]], np.float32), 288, axis=1)
+    for result in on_every_isa(a, w, "int8"):
+        assert_same(result, int8_sum(a, w))
+
+
 def hard_activations(rng: np.random.Generator, m: int, k: int) -> dict[str, F32]:
     """Inputs that show the error of a summation order."""
     big = normal(rng, m, k)
