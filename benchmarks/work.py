@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import blockscale as bs
+from blockscale.native import lined_empty
 
 CACHE_BYTES = 96 << 20
 """A weight "from memory" comes from copies that together take at least this much."""
@@ -92,9 +93,15 @@ def copies(case: Case, nbytes: int) -> int:
 
 
 def copy_of(w: bs.BlockTensor) -> bs.BlockTensor:
-    """The same tensor elsewhere in memory."""
-    offsets: Any = None if w.row_offsets is None else w.row_offsets.copy()
-    return bs.BlockTensor(w.grid, w.scheme, w.packed.copy(), w.row_scales.copy(), offsets)
+    """The same tensor elsewhere in memory, on cache lines as `quantize` lays it."""
+
+    def copied(array: NDArray[Any]) -> NDArray[Any]:
+        out = lined_empty(array.shape, array.dtype)
+        out[...] = array
+        return out
+
+    offsets: Any = None if w.row_offsets is None else copied(w.row_offsets)
+    return bs.BlockTensor(w.grid, w.scheme, copied(w.packed), copied(w.row_scales), offsets)
 
 
 def cases(quick: bool) -> list[Case]:

@@ -54,6 +54,12 @@ inline Int16Lanes load_unsigned_bytes(const uint8_t* p) {
   return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
 inline Float16Lanes halves_to_float(__m256i h) { return {_mm512_cvtph_ps(h)}; }
+// 0 is 2**-127, a subnormal, and 255 is NaN: both want the top bit of the mantissa.
+inline Float16Lanes e8m0_lanes(Int16Lanes e) {
+  const __mmask16 ends = _mm512_cmpge_epu32_mask(_mm512_sub_epi32(e.v, _mm512_set1_epi32(1)), _mm512_set1_epi32(254));
+  const __m512i bits = _mm512_slli_epi32(e.v, 23);
+  return {_mm512_castsi512_ps(_mm512_mask_or_epi32(bits, ends, bits, _mm512_set1_epi32(0x400000)))};
+}
 
 #else  // AVX2: two halves
 struct Float16Lanes {
@@ -110,6 +116,13 @@ inline Int16Lanes load_unsigned_bytes(const uint8_t* p) {
   return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
 }
+inline __m256 e8m0_half(__m256i e) {  // 0 is 2**-127, a subnormal, and 255 is NaN: the top bit of the mantissa
+  const __m256i ends = _mm256_or_si256(_mm256_cmpeq_epi32(e, _mm256_setzero_si256()),
+                                       _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255)));
+  const __m256i top = _mm256_and_si256(ends, _mm256_set1_epi32(0x400000));
+  return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(e, 23), top));
+}
+inline Float16Lanes e8m0_lanes(Int16Lanes e) { return {e8m0_half(e.a), e8m0_half(e.b)}; }
 inline Float16Lanes halves_to_float(__m256i h) {
   return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
 }

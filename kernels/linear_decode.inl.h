@@ -4,13 +4,14 @@
 #if defined(__AVX2__)
 // The scales of `count` blocks as float32.
 inline void read_scales(const LinearSpec& spec, const void* from, int64_t first, int64_t count, float* out) {
+  int64_t i = 0;
   if (spec.family == 0) {
     const uint8_t* bytes = static_cast<const uint8_t*>(from) + first;
-    const float unit = spec.unit;
-    for (int64_t i = 0; i < count; ++i) out[i] = e8m0_value(bytes[i]) * unit;
+    for (; i + 16 <= count; i += 16)
+      lanes_store(out + i, lanes_mul(e8m0_lanes(load_unsigned_bytes(bytes + i)), spec.unit));
+    for (; i < count; ++i) out[i] = e8m0_value(bytes[i]) * spec.unit;
     return;
   }
-  int64_t i = 0;
   if (spec.scale_type == kFloat16) {
     const uint16_t* halves = static_cast<const uint16_t*>(from) + first;
     for (; i + 16 <= count; i += 16)

@@ -111,12 +111,7 @@ struct LoadE8m0 {
   const uint8_t* from;
   float one(int64_t b) const { return e8m0_value(from[b]); }
   __m256 eight(int64_t b) const {
-    const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + b)));
-    // 0 is 2**-127, a subnormal, and 255 is NaN: both want the top bit of the mantissa
-    const __m256i ends = _mm256_or_si256(_mm256_cmpeq_epi32(e, _mm256_setzero_si256()),
-                                         _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255)));
-    const __m256i top = _mm256_and_si256(ends, _mm256_set1_epi32(0x400000));
-    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(e, 23), top));
+    return e8m0_half(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + b))));
   }
 };
 struct LoadHalf {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -41,8 +42,6 @@ EVENTS = (
 )
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 _AFFINE_RULES = {"absmax": 0, "minmax": 1, "ggml": 2, "optimal": 3}
-_LINE = 64  # bytes of a cache line
-_WORTH_LINING = 1 << 16  # bytes from which finding the line is no cost
 _NO_EVENTS = np.zeros(len(EVENTS), np.int64)
 _NEVER = 2.0  # a significand lies in [1, 2): this threshold is never passed
 ISAS: tuple[str, ...] = _kernels.isas
@@ -52,6 +51,8 @@ COMPILER = f"{_kernels.compiler} {_kernels.flags}"
 # A thread with fewer elements than this costs more than it saves (waking it takes some 50 us).
 GRAIN = 1 << 18
 SEARCH_GRAIN = 1 << 14  # rules that search
+LINE = 64
+"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,20 @@ def chosen_isa() -> int:
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     """A flat uint8 view of a contiguous array."""
     return array.reshape(-1).view(np.uint8)
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where an array lies; `array.ctypes` would cost a microsecond."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def lined_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array that begins on a cache line: vectors that cross lines cost twice."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + LINE, np.uint8)
+    start = -address(raw) % LINE
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def mx_spec(scheme: Scheme, rule: Rule, min_byte: int) -> tuple[Any, ...]:
@@ -177,8 +192,8 @@ def quantize_rows(
     """
     grid = BlockGrid(x.shape, 1, scheme.block_size)
     rows, blocks, row_bytes = grid.rows, grid.blocks_per_row, grid.row_bytes(scheme.element.bits)
-    packed = _empty_packed(rows, row_bytes)
-    scales = np.empty((rows, blocks), scheme.scale.dtype)
+    packed = lined_empty((rows, row_bytes), np.dtype(np.uint8))
+    scales = lined_empty((rows, blocks), scheme.scale.dtype)
     offsets = _empty_offsets(scheme, (rows, blocks))
     input_type = INPUT_DTYPES.index(x.dtype)
     flat = (as_bytes(x), as_bytes(packed), as_bytes(scales))
@@ -260,20 +275,11 @@ def choose_scale_mse(
     return _kernels.choose_scale_mse(kernels, x, mx_spec(scheme, from_rules, 0), span, headroom)
 
 
-def _empty_packed(rows: int, row_bytes: int) -> NDArray[np.uint8]:
-    """As `np.empty`; large ones from the start of a cache line on, for vectors that cross lines cost twice."""
-    if rows * row_bytes < _WORTH_LINING:
-        return np.empty((rows, row_bytes), np.uint8)
-    room = np.empty(rows * row_bytes + _LINE, np.uint8)
-    start = -room.ctypes.data % _LINE
-    return room[start : start + rows * row_bytes].reshape(rows, row_bytes)
-
-
 def _empty_offsets(scheme: Scheme, shape: tuple[int, int]) -> NDArray[Any] | None:
     if scheme.offset == "none":
         return None
     dtype = np.dtype(np.int32) if scheme.offset == "zero_point" else ELEMENTS["float16"].dtype
-    return np.empty(shape, dtype)
+    return lined_empty(shape, dtype)
 
 
 def _regroup(

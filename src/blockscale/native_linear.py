@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from . import _kernels
 from .blocks import BlockGrid
-from .native import INPUT_DTYPES, as_bytes, chosen_isa, split_work
+from .native import INPUT_DTYPES, LINE, address, as_bytes, chosen_isa, split_work
 from .schemes import Scheme
 
 SEGMENT = 32
 """Activations in 8 bits share a scale per so many elements."""
 _STEP = 128  # the kernels read 8-bit activations in steps of so many
-_LINE = 64
 _TILE = 32  # outputs that a kernel works on together
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 # The order of the kernels' LinearKind (kernels/table.h); 0: from the table of values.
@@ -140,22 +139,16 @@ def linear_int8(
     _split_outputs(run, w, rows, threads)
 
 
-def _address(array: NDArray[Any]) -> int:
-    """Where an array lies; `array.ctypes` would cost a microsecond."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 def lined_zeros(n: int) -> NDArray[np.float32]:
-    """Zeros that begin on a cache line: vectors that cross lines cost twice."""
-    raw = np.zeros(n + _LINE // 4, np.float32)
-    start = -_address(raw) % _LINE // 4
+    """Zeros that begin on a cache line."""
+    raw = np.zeros(n + LINE // 4, np.float32)
+    start = -address(raw) % LINE // 4
     return raw[start : start + n]
 
 
 def is_lined(array: NDArray[Any]) -> bool:
     """Whether an array is contiguous and begins on a cache line."""
-    return array.flags.c_contiguous and _address(array) % _LINE == 0
+    return array.flags.c_contiguous and address(array) % LINE == 0
 
 
 def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, threads: int | None) -> None:
