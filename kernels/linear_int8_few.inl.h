@@ -78,8 +78,8 @@ template <int kRows, FewCodes kCodes, bool kShifts, bool kMinimums>
 }
 
 template <int kRows, FewCodes kCodes, bool kShifts, bool kMinimums>
-inline void int8_steps(const WeightRows& weights, int64_t count, const FewRows& activations, int64_t r, float* out,
-                       int64_t out_stride) {
+[[gnu::noinline]] void int8_steps(const WeightRows& weights, int64_t count, const FewRows& activations, int64_t r,
+                                  float* out, int64_t out_stride) {  // registers of its own
   const WeightRows w = weights;  // copies: the compiler knows that nothing writes to them
   const FewRows rows = activations;
   const Wide table = wide_table(w.table);
@@ -117,12 +117,17 @@ inline void int8_dispatch(const LinearSpec& spec, const WeightRows& w, int64_t c
   if (spec.offset == 2) int8_all_rows<kCodes, false, true>(w, count, rows, out, out_stride);
 }
 
+inline bool is_table(const LinearSpec& spec) {
+  return spec.bits == 8 ? spec.kind == LinearKind::kTable : spec.bits != 4;
+}
+
 struct FewScratch {
   const BlockPlaces& at;
   Lined memory;
-  Scratch<uint8_t> codes;  // padded to whole steps
-  FewScratch(const BlockPlaces& places, const Int8Activations& a, int64_t bytes)
-      : at(places), memory(3 * (kFewWeights + a.rows) * at.floats), codes(kFewWeights * bytes) {}
+  Scratch<uint8_t> codes;  // padded to whole steps, where they cannot be read as they lie
+  FewScratch(const LinearSpec& spec, const BlockPlaces& places, const Int8Activations& a, int64_t bytes)
+      : at(places), memory(3 * (kFewWeights + a.rows) * at.floats),
+        codes(is_table(spec) || spec.row_bytes < bytes ? kFewWeights * bytes : 1) {}
   bool ok() const { return memory.data && codes.data; }
 
   FewRows rows(const Int8Activations& a, int offset) {
@@ -141,7 +146,7 @@ struct FewScratch {
 // Codes of rows n .. n + count - 1, copied first if their last step is not whole or they are no nibbles or bytes.
 inline void few_codes(const LinearSpec& spec, int64_t n, int64_t count, int64_t bytes, uint8_t* copy, uint8_t* codes,
                       WeightRows* w) {
-  const bool table = spec.bits == 8 ? spec.kind == LinearKind::kTable : spec.bits != 4;
+  const bool table = is_table(spec);
   const uint8_t* row = spec.packed + n * spec.row_bytes;
   w->codes = row, w->row_bytes = spec.row_bytes;
   if (!table && spec.row_bytes >= bytes) return;
@@ -170,7 +175,7 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
                      int64_t n_end, uint8_t* codes, int16_t* integers, float* out, int64_t out_stride) {
   const BlockPlaces at(spec);
   const int64_t steps = (at.segments + 3) / 4, bytes = steps * (order == kEvenOdd ? 64 : 128);
-  FewScratch scratch(at, a, bytes);
+  FewScratch scratch(spec, at, a, bytes);
   if (!scratch.ok()) return false;
   const int offset = stored_offset(spec);
   const FewRows rows = scratch.rows(a, offset);

@@ -28,21 +28,54 @@ struct BlockPlaces {
 };
 
 #if defined(__AVX512VNNI__)
+// Where what lies at 16 s + 4 j + q comes from, if sixteen of each quarter lie one after the other.
+template <typename T>
+struct QuarterOrder {
+  alignas(64) T from[64];
+  constexpr QuarterOrder() : from{} {
+    for (int i = 0; i < 64; ++i) from[i] = static_cast<T>(i % 4 * 16 + i / 16 * 4 + i / 4 % 4);
+  }
+};
+
 // Sixteen from block b on; the masked form reads only where the mask has ones.
 struct LoadE8m0 {
   const uint8_t* from;
   __m512 operator()(int64_t b, __mmask16 which) const {
-    const __m128i bytes = _mm_maskz_loadu_epi8(which, from + b);
-    // 0 is 2**-127, a subnormal, and 255 is NaN: both want the top bit of the mantissa
-    const __mmask16 ends = _mm_cmplt_epu8_mask(_mm_add_epi8(bytes, _mm_set1_epi8(1)), _mm_set1_epi8(2));
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23);
-    return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, ends, bits, _mm512_set1_epi32(0x400000)));
+    return e8m0_lanes({_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(which, from + b))}).v;
+  }
+  // Sixteen of each quarter, laid out: moved while they are small.
+  void quarters(int64_t b, int64_t quarter, WideFloat* x) const {
+    static constexpr QuarterOrder<uint8_t> order;
+    const auto part = [&](int64_t q) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b + q * quarter));
+    };
+    __m512i v = _mm512_inserti32x4(_mm512_castsi128_si512(part(0)), part(1), 1);
+    v = _mm512_inserti32x4(_mm512_inserti32x4(v, part(2), 2), part(3), 3);
+    v = _mm512_permutexvar_epi8(_mm512_load_si512(order.from), v);
+    const __m128i parts[4] = {_mm512_castsi512_si128(v), _mm512_extracti32x4_epi32(v, 1),
+                              _mm512_extracti32x4_epi32(v, 2), _mm512_extracti32x4_epi32(v, 3)};
+    for (int k = 0; k < 4; ++k) x[k].v = e8m0_lanes({_mm512_cvtepu8_epi32(parts[k])}).v;
   }
 };
 struct LoadHalf {
   const uint16_t* from;
   __m512 operator()(int64_t b, __mmask16 which) const {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, from + b));
+  }
+  void quarters(int64_t b, int64_t quarter, WideFloat* x) const {  // as above
+    static constexpr QuarterOrder<uint16_t> order;
+    const auto two = [&](int64_t q) {
+      const uint16_t* p = from + b + q * quarter;
+      const __m256i next = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + quarter));
+      return _mm512_inserti64x4(
+          _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), next, 1);
+    };
+    const __m512i low = two(0), high = two(2);
+    for (int k = 0; k < 2; ++k) {
+      const __m512i v = _mm512_permutex2var_epi16(low, _mm512_load_si512(order.from + 32 * k), high);
+      x[2 * k].v = _mm512_cvtph_ps(_mm512_castsi512_si256(v));
+      x[2 * k + 1].v = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1));
+    }
   }
 };
 struct LoadBfloat16 {
@@ -99,6 +132,12 @@ inline void spread_rows(const BlockPlaces& at, int64_t count, Load load, float s
   for (int64_t n = 0; n < count; ++n)
     for (int64_t b = 0; b < at.quarter; ++b, to += 64) {
       WideFloat x[4];
+      if constexpr (requires { load.quarters(0, 0, x); })
+        if (at.shift == 0 && (3 * at.quarter + b + 1) * 16 <= at.segments) {
+          load.quarters(n * at.blocks + b * 16, at.quarter * 16, x);
+          for (int k = 0; k < 4; ++k) wide_store(to + k * 16, {_mm512_mul_ps(x[k].v, by)});
+          continue;
+        }
       for (int64_t q = 0; q < 4; ++q)
         x[q].v = sixteen_segments(at, n * at.blocks, (q * at.quarter + b) * 16, load, by);
       wide_transpose(x);
