@@ -60,7 +60,7 @@ bool linear_int8(const LinearSpec& spec, const Int8Activations& a, int64_t n_beg
   if (!codes.data || !integers.data) return false;
 #if defined(__AVX2__)
 #if BLOCKSCALE_MANY
-  if (order != kNatural) n_begin = int8_many(spec, a, order, n_begin, n_end, out, out_stride);
+  if (order != kNatural) n_begin = int8_many(spec, a, n_begin, n_end, out, out_stride);
   if (n_begin < 0) return false;
 #endif
   if (order != kNatural)

@@ -5,16 +5,12 @@
 
 constexpr int64_t kAhead = 6144;  // bytes ahead of which memory is asked for
 
-// How codes are stored: nibbles that are their own value when `flip` is turned, nibbles to look up, bytes.
-enum FewCodes { kNibbles, kLookup, kBytes };
-
 // Weight rows as the loops below read them; floats lie as BlockPlaces says, `floats` per row.
 struct WeightRows {
   const uint8_t* codes;
   int64_t row_bytes, floats;
   float *scales, *shifts, *minimums;
-  int8_t table[16];  // stored value of a 4-bit code
-  int flip;          // stored value = code ^ flip
+  Storing stored;
   const uint8_t* next_scales;  // of the rows that come next: asked for row by row
   int64_t next_bytes;          // of a row
 };
@@ -27,21 +23,9 @@ struct FewRows {
   int64_t steps, quarter;      // of 128 elements: of a row, of a quarter
 };
 
-template <FewCodes kCodes>
-[[gnu::always_inline]] inline void stored_codes(const uint8_t* p, Wide table, int flip, Wide* c) {
-  if constexpr (kCodes == kBytes) {
-    wide_halves(p, &c[0], &c[1]);
-    c[0] = wide_xor(c[0], flip), c[1] = wide_xor(c[1], flip);
-  } else {
-    const Wide x = wide_load_once(p);
-    c[0] = kCodes == kNibbles ? wide_nibble(x, flip) : wide_low(table, x);
-    c[1] = kCodes == kNibbles ? wide_nibble(wide_upper(x), flip) : wide_high(table, x);
-  }
-}
-
 // Weight row n, kRows activation rows from r on: a step of the first `quarters` quarters.
-template <int kRows, FewCodes kCodes, bool kShifts, bool kMinimums>
-[[gnu::always_inline]] inline void int8_step(const WeightRows& w, Wide table, const FewRows& rows, int64_t n, int64_t r,
+template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
+[[gnu::always_inline]] inline void int8_step(const WeightRows& w, const FewRows& rows, int64_t n, int64_t r,
                                              int64_t step, int64_t quarters, WideFloat* sum) {
   constexpr int64_t kStepBytes = kCodes == kBytes ? 128 : 64;
   const int64_t place = n * w.floats + step * 16;
@@ -51,8 +35,15 @@ template <int kRows, FewCodes kCodes, bool kShifts, bool kMinimums>
   Wide c[4][2];
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q)
-    if (q < quarters)
-      stored_codes<kCodes>(codes + (q * rows.quarter + step) * kStepBytes, table, w.flip, c[q]);
+    if (q < quarters) {
+      const uint8_t* p = codes + (q * rows.quarter + step) * kStepBytes;
+      if constexpr (kCodes == kBytes) {
+        wide_halves(p, &c[q][0], &c[q][1]);
+        c[q][0] = wide_xor(c[q][0], w.stored.flip), c[q][1] = wide_xor(c[q][1], w.stored.flip);
+      } else {
+        stored_nibbles<kCodes>(wide_load_once(p), w.stored, c[q]);
+      }
+    }
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
     const int8_t* x = rows.a.codes + (r + i) * rows.a.stride + step * 128;
@@ -77,12 +68,11 @@ template <int kRows, FewCodes kCodes, bool kShifts, bool kMinimums>
   }
 }
 
-template <int kRows, FewCodes kCodes, bool kShifts, bool kMinimums>
+template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
 [[gnu::noinline]] void int8_steps(const WeightRows& weights, int64_t count, const FewRows& activations, int64_t r,
                                   float* out, int64_t out_stride) {  // registers of its own
   const WeightRows w = weights;  // copies: the compiler knows that nothing writes to them
   const FewRows rows = activations;
-  const Wide table = wide_table(w.table);
   alignas(64) float sums[kRows][kFewWeights * kLanes];
   for (int64_t n = 0; n < count; ++n) {
     for (int64_t b = 0; b < w.next_bytes; b += 64) __builtin_prefetch(w.next_scales + n * w.next_bytes + b);
@@ -90,16 +80,16 @@ template <int kRows, FewCodes kCodes, bool kShifts, bool kMinimums>
     for (int i = 0; i < kRows; ++i) sum[i] = wide_zero();
     int64_t step = 0;
     for (; 3 * rows.quarter + step < rows.steps; ++step)
-      int8_step<kRows, kCodes, kShifts, kMinimums>(w, table, rows, n, r, step, 4, sum);
+      int8_step<kRows, kCodes, kShifts, kMinimums>(w, rows, n, r, step, 4, sum);
     for (; step < rows.quarter && step < rows.steps; ++step)
-      int8_step<kRows, kCodes, kShifts, kMinimums>(w, table, rows, n, r, step,
+      int8_step<kRows, kCodes, kShifts, kMinimums>(w, rows, n, r, step,
                                                    (rows.steps - step + rows.quarter - 1) / rows.quarter, sum);
     for (int i = 0; i < kRows; ++i) wide_store(sums[i] + n * kLanes, sum[i]);
   }
   for (int i = 0; i < kRows; ++i) add_wide_lanes(sums[i], count, out + (r + i) * out_stride);
 }
 
-template <FewCodes kCodes, bool kShifts, bool kMinimums>
+template <StoredCodes kCodes, bool kShifts, bool kMinimums>
 inline void int8_all_rows(const WeightRows& w, int64_t count, const FewRows& rows, float* out, int64_t out_stride) {
   int64_t r = 0;
   if constexpr (kMostRows >= 4)
@@ -109,16 +99,12 @@ inline void int8_all_rows(const WeightRows& w, int64_t count, const FewRows& row
   for (; r < rows.a.rows; ++r) int8_steps<1, kCodes, kShifts, kMinimums>(w, count, rows, r, out, out_stride);
 }
 
-template <FewCodes kCodes>
+template <StoredCodes kCodes>
 inline void int8_dispatch(const LinearSpec& spec, const WeightRows& w, int64_t count, const FewRows& rows, float* out,
                           int64_t out_stride) {
   if (spec.offset == 0) int8_all_rows<kCodes, false, false>(w, count, rows, out, out_stride);
   if (spec.offset == 1) int8_all_rows<kCodes, true, false>(w, count, rows, out, out_stride);
   if (spec.offset == 2) int8_all_rows<kCodes, false, true>(w, count, rows, out, out_stride);
-}
-
-inline bool is_table(const LinearSpec& spec) {
-  return spec.bits == 8 ? spec.kind == LinearKind::kTable : spec.bits != 4;
 }
 
 struct FewScratch {
@@ -161,16 +147,6 @@ inline void few_codes(const LinearSpec& spec, int64_t n, int64_t count, int64_t 
   }
 }
 
-// What stored codes lie above the integers, so that they are not negative (or, bytes on AVX2, signed).
-inline int stored_offset(const LinearSpec& spec) {
-  switch (spec.kind) {
-    case LinearKind::kInt4: return 8;
-    case LinearKind::kUint4: return 0;
-    case LinearKind::kE2m1: return 12;
-    default: return spec.kind == LinearKind::kUint8 ? kUnsignedOffset : kSignedOffset;
-  }
-}
-
 inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order order, int64_t n_begin,
                      int64_t n_end, uint8_t* codes, int16_t* integers, float* out, int64_t out_stride) {
   const BlockPlaces at(spec);
@@ -181,10 +157,8 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
   const FewRows rows = scratch.rows(a, offset);
   const int64_t part = kFewWeights * at.floats;
   float* memory = scratch.memory.data;
-  const int flip = spec.bits == 4 ? offset & 8 : offset & 128;
-  WeightRows w{nullptr, 0, at.floats, memory, memory + part, memory + 2 * part, {}, flip, {}, 0};
+  WeightRows w{nullptr, 0, at.floats, memory, memory + part, memory + 2 * part, Storing(spec), {}, 0};
   const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
-  for (int c = 0; c < 16 && spec.bits == 4; ++c) w.table[c] = static_cast<int8_t>(spec.integers[c] + offset);
   for (int64_t n = n_begin, count = 0; n < n_end; n += count) {
     const int64_t first = n * at.blocks;
     count = n_end - n < kFewWeights ? n_end - n : kFewWeights;
@@ -204,12 +178,11 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
                   w.shifts);
     if (spec.offset == 2)
       with_scales(spec, spec.offsets, first, [&](auto load) { spread_rows(at, count, load, 1.0f, w.minimums); });
-    if (order == kHalves)
-      int8_dispatch<kBytes>(spec, w, count, rows, out + n, out_stride);
-    else if (spec.kind == LinearKind::kE2m1)
-      int8_dispatch<kLookup>(spec, w, count, rows, out + n, out_stride);
-    else
-      int8_dispatch<kNibbles>(spec, w, count, rows, out + n, out_stride);
+    switch (stored_codes_of(spec)) {
+      case kNibbles: int8_dispatch<kNibbles>(spec, w, count, rows, out + n, out_stride); break;
+      case kLookup: int8_dispatch<kLookup>(spec, w, count, rows, out + n, out_stride); break;
+      case kBytes: int8_dispatch<kBytes>(spec, w, count, rows, out + n, out_stride); break;
+    }
   }
   return true;
 }

@@ -2,7 +2,7 @@
 // sums of a segment need no adding across lanes. The tile covers a part of K that fits the first cache, and all
 // activations meet it; their float32 lanes wait in memory meanwhile. Same integers, same order of additions.
 
-constexpr int64_t kManyRows = 6;       // activation rows from which the tile pays
+constexpr int64_t kManyRows = 8;       // activation rows from which the tile pays
 constexpr int64_t kTileWidth = 32;     // weight rows of a tile, in two halves of a vector each
 
 // Activations of a call, and what is subtracted for stored codes that lie `offset` too high.
@@ -113,16 +113,17 @@ struct ManyScratch {
 };
 
 // Decodes a tile: rows n .. n + 15, segments [begin, end).
-inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, Int8Order order, int64_t n, int64_t begin,
-                      int64_t end, const int8_t* table, int offset, const HalfTile& to) {
+inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, int64_t n, int64_t begin, int64_t end,
+                      const Storing& stored, const HalfTile& to) {
   const int64_t first = n * at.blocks;
-  if (order == kEvenOdd)
-    tile_codes<kEvenOdd>(spec, n, begin, end, table, offset & 128, to.codes);
-  else
-    tile_codes<kHalves>(spec, n, begin, end, table, offset & 128, to.codes);
+  switch (stored_codes_of(spec)) {
+    case kNibbles: tile_codes<kNibbles>(spec, n, begin, end, stored, to.codes); break;
+    case kLookup: tile_codes<kLookup>(spec, n, begin, end, stored, to.codes); break;
+    case kBytes: tile_codes<kBytes>(spec, n, begin, end, stored, to.codes); break;
+  }
   with_scales(spec, spec.scales, first, [&](auto load) { tile_spread(at, begin, end, load, spec.step, to.scales); });
   if (spec.offset == 1)
-    tile_spread(at, begin, end, LoadZeroPoint{static_cast<const int32_t*>(spec.offsets) + first, offset}, 1.0f,
+    tile_spread(at, begin, end, LoadZeroPoint{static_cast<const int32_t*>(spec.offsets) + first, stored_offset(spec)}, 1.0f,
                 to.shifts);
   if (spec.offset == 2)
     with_scales(spec, spec.offsets, first, [&](auto load) { tile_spread(at, begin, end, load, 1.0f, to.minimums); });
@@ -137,18 +138,15 @@ inline __m512 add_tile_lanes(const float* lanes) {
 }
 
 // Returns the output where it stopped: fewer than sixteen rows left, or a zero point too large; -1: no memory.
-inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, Int8Order order, int64_t n_begin,
-                         int64_t n_end, float* out, int64_t out_stride) {
-  const bool plain = spec.bits == 4 || (spec.bits == 8 && spec.kind != LinearKind::kTable);
-  if (a.rows < kManyRows || !plain || n_end - n_begin < 16) return n_begin;
+inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, int64_t n_begin, int64_t n_end,
+                         float* out, int64_t out_stride) {
+  if (a.rows < kManyRows || is_table(spec) || n_end - n_begin < 16) return n_begin;
   const BlockPlaces at(spec);
   ManyScratch scratch(a);
   if (!scratch.ok()) return -1;
-  const int offset = spec.kind == LinearKind::kUint8 ? kUnsignedOffset : kSignedOffset;
-  int8_t table[16] = {};
-  for (int c = 0; c < 16 && spec.bits == 4; ++c) table[c] = static_cast<int8_t>(spec.integers[c] + offset);
+  const Storing stored(spec);
   for (int64_t i = 0; i < a.rows * a.segments && spec.offset != 1; ++i)
-    scratch.corrections.data[i] = -offset * static_cast<int32_t>(a.sums[i]);
+    scratch.corrections.data[i] = -stored_offset(spec) * static_cast<int32_t>(a.sums[i]);
   const ManyRows rows{a, scratch.corrections.data};
   const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
   const auto part_end = [&at](int64_t t) {  // parts of K lie in one quarter each
@@ -170,7 +168,7 @@ inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, Int8O
                 static_cast<const uint8_t*>(spec.scales) + (next_n * at.blocks + (next_t >> at.shift)) * scale_size,
                 spec.row_bytes, (part_end(next_t) - next_t) * 4 * spec.bits, at.blocks * scale_size};
       for (int h = 0; h < halves; ++h)
-        fill_tile(spec, at, order, n + h * 16, t, end, table, offset, scratch.half[h]);
+        fill_tile(spec, at, n + h * 16, t, end, stored, scratch.half[h]);
       float* lanes = scratch.lanes + t / (16 * at.quarter) * 4 * kTileWidth;
       if (halves == 2)
         many_dispatch<2>(spec, scratch.half, rows, t, end - t, next, lanes);

@@ -8,12 +8,11 @@ struct HalfTile {
 };
 
 // Stored codes of rows n .. n + 15, segments [begin, end).
-template <Int8Order kOrder>
-inline void tile_codes(const LinearSpec& spec, int64_t n, int64_t begin, int64_t end, const int8_t* sixteen, int flip,
+template <StoredCodes kCodes>
+inline void tile_codes(const LinearSpec& spec, int64_t n, int64_t begin, int64_t end, const Storing& stored,
                        uint8_t* out) {
-  constexpr int64_t kSegmentBytes = kOrder == kEvenOdd ? 16 : 32, kAtOnce = 64 / kSegmentBytes;
+  constexpr int64_t kSegmentBytes = kCodes == kBytes ? 32 : 16, kAtOnce = 64 / kSegmentBytes;
   const uint8_t* rows = spec.packed + n * spec.row_bytes;
-  const Wide table = wide_table(sixteen);
   for (int64_t t = begin; t < end; t += kAtOnce) {
     Words words[16];
     const int64_t left = end - t;
@@ -24,13 +23,15 @@ inline void tile_codes(const LinearSpec& spec, int64_t n, int64_t begin, int64_t
     transpose_lanes(words);
     for (int i = 0; i < (left < kAtOnce ? left : kAtOnce); ++i) {
       uint8_t* to = out + (t - begin + i) * 512;
-      if (kOrder == kEvenOdd) {
-        for (int q = 0; q < 4; ++q) {
-          _mm512_store_si512(to + q * 64, wide_low(table, {(__m512i)words[i * 4 + q]}).v);
-          _mm512_store_si512(to + 256 + q * 64, wide_high(table, {(__m512i)words[i * 4 + q]}).v);
-        }
+      if constexpr (kCodes == kBytes) {
+        for (int q = 0; q < 8; ++q)
+          _mm512_store_si512(to + q * 64, wide_xor({(__m512i)words[i * 8 + q]}, stored.flip).v);
       } else {
-        for (int q = 0; q < 8; ++q) _mm512_store_si512(to + q * 64, wide_xor({(__m512i)words[i * 8 + q]}, flip).v);
+        for (int q = 0; q < 4; ++q) {
+          Wide c[2];
+          stored_nibbles<kCodes>({(__m512i)words[i * 4 + q]}, stored, c);
+          _mm512_store_si512(to + q * 64, c[0].v), _mm512_store_si512(to + 256 + q * 64, c[1].v);
+        }
       }
     }
   }

@@ -188,3 +188,45 @@ template <int kShort>
   const Wide a = wide_add_shorts(wide_pack(x[0], x[1])), b = wide_add_shorts(wide_pack(x[2], x[3]));
   return kShort == 2 ? wide_add_shorts(wide_pack(a, b)) : wide_add_next(a, b);
 }
+
+// How codes are stored: nibbles that are their own value when `flip` is turned, nibbles to look up, bytes.
+enum StoredCodes { kNibbles, kLookup, kBytes };
+
+inline StoredCodes stored_codes_of(const LinearSpec& spec) {
+  if (spec.bits != 4) return kBytes;
+  return spec.kind == LinearKind::kInt4 || spec.kind == LinearKind::kUint4 ? kNibbles : kLookup;
+}
+
+// What stored codes lie above the integers, so that they are not negative (or, bytes on AVX2, signed).
+inline int stored_offset(const LinearSpec& spec) {
+  switch (spec.kind) {
+    case LinearKind::kInt4: return 8;
+    case LinearKind::kUint4: return 0;
+    case LinearKind::kE2m1: return 12;
+    default: return spec.kind == LinearKind::kUint8 ? kUnsignedOffset : kSignedOffset;
+  }
+}
+
+// What finds stored codes.
+struct Storing {
+  Wide table;
+  int flip;  // stored value = code ^ flip
+  explicit Storing(const LinearSpec& spec) : flip(stored_offset(spec) & (spec.bits == 4 ? 8 : 128)) {
+    int8_t sixteen[16] = {};
+    for (int c = 0; c < 16 && spec.bits == 4; ++c)
+      sixteen[c] = static_cast<int8_t>(spec.integers[c] + stored_offset(spec));
+    table = wide_table(sixteen);
+  }
+};
+
+// Nibbles, the lower and the upper ones.
+template <StoredCodes kCodes>
+[[gnu::always_inline]] inline void stored_nibbles(Wide x, const Storing& by, Wide* c) {
+  c[0] = kCodes == kNibbles ? wide_nibble(x, by.flip) : wide_low(by.table, x);
+  c[1] = kCodes == kNibbles ? wide_nibble(wide_upper(x), by.flip) : wide_high(by.table, x);
+}
+
+// Whether codes are neither nibbles nor bytes, or bytes that mean other integers.
+inline bool is_table(const LinearSpec& spec) {
+  return spec.bits == 8 ? spec.kind == LinearKind::kTable : spec.bits != 4;
+}
