@@ -24,23 +24,28 @@ constexpr int64_t kPanel = 128;    // activation rows that share a decoded tile
 #include "linear_lanes.inl.h"
 // clang-format on
 
+// Loads and stores that copy bytes would make gcc keep accumulators in memory as well.
+typedef float LooseFloats __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+
 // lanes(i, j) += a_i * w_j over n elements (a multiple of 16).
 template <int kA>
 inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t n, float* lanes) {
   for (int h = 0; h < kLanes; h += kWidth) {
     Floats sum[kA][kRowsW];
     for (int i = 0; i < kA; ++i)
-      for (int j = 0; j < kRowsW; ++j) sum[i][j] = load<Floats>(lanes + (i * kRowsW + j) * kLanes + h);
+      for (int j = 0; j < kRowsW; ++j)
+        sum[i][j] = *reinterpret_cast<const LooseFloats*>(lanes + (i * kRowsW + j) * kLanes + h);
     for (int64_t k = h; k < n; k += kLanes) {
       Floats x[kA];
-      for (int i = 0; i < kA; ++i) x[i] = load<Floats>(a + i * a_stride + k);
+      for (int i = 0; i < kA; ++i) x[i] = *reinterpret_cast<const LooseFloats*>(a + i * a_stride + k);
       for (int j = 0; j < kRowsW; ++j) {
-        const Floats y = load<Floats>(w + j * kTileStride + k);
+        const Floats y = *reinterpret_cast<const LooseFloats*>(w + j * kTileStride + k);
         for (int i = 0; i < kA; ++i) sum[i][j] = fused(x[i], y, sum[i][j]);
       }
     }
     for (int i = 0; i < kA; ++i)
-      for (int j = 0; j < kRowsW; ++j) store(lanes + (i * kRowsW + j) * kLanes + h, sum[i][j]);
+      for (int j = 0; j < kRowsW; ++j)
+        *reinterpret_cast<LooseFloats*>(lanes + (i * kRowsW + j) * kLanes + h) = sum[i][j];
   }
 }
 
