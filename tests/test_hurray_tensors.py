@@ -40,7 +40,7 @@ from blockscale.hurray import (
     validate_values,
 )
 from blockscale.schemes import SCHEMES, Scheme
-from blockscale.tensor import offset_dtype
+from blockscale.tensor_parts import offset_dtype
 
 INT4, UINT4, INT8, INT2 = 0x48, 0x49, 0x10, 0x4A
 

@@ -14,12 +14,12 @@ PACKAGE = Path(blockscale.__file__).parent
 # Each row may import from itself and from the rows above.
 LAYERS = (
     ("errors", "version"),
-    ("elements", "packing", "arguments", "blocks"),
+    ("elements", "packing", "arguments", "blocks", "threads"),
     ("schemes",),
     ("rules",),
     ("_kernels", "native", "native_linear", "native_minimum"),
     ("dequantize", "metrics", "values"),
-    ("tensor",),
+    ("report", "tensor_parts", "tensor"),
     ("quantize", "mx", "linear", "linear_checks", "reblock"),
     ("hurray", "containers", "dialects"),
     ("sources",),

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from .linear import linear
     from .quantize import quantize
     from .reblock import reblock
+    from .report import QuantizeReport
     from .schemes import Scheme, scheme
-    from .tensor import BlockTensor, QuantizeReport
+    from .tensor import BlockTensor
 
 __all__ = [
     "BlockTensor",
@@ -43,7 +44,7 @@ _HOMES = {
     "BlockTensor": ".tensor:BlockTensor",
     "BlockscaleError": ".errors:BlockscaleError",
     "Checkpoint": ".checkpoint:Checkpoint",
-    "QuantizeReport": ".tensor:QuantizeReport",
+    "QuantizeReport": ".report:QuantizeReport",
     "Scheme": ".schemes:Scheme",
     "hurray": ".hurray:",
     "linear": ".linear:linear",

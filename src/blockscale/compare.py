@@ -15,10 +15,10 @@ from .blocks import BlockGrid
 from .checkpoint import Checkpoint, TensorInfo
 from .errors import BlockscaleError, InputError, SchemeError
 from .metrics import ErrorSums, TensorError, sum_errors
-from .native import thread_count
 from .slabs import Slab, block_reader, slab_reader, split_slabs
 from .spread import PartErrors, Spread, block_squares
 from .tensor import BlockTensor
+from .threads import thread_count
 
 PARTS = ("block", "channel")
 _FORGET_AFTER = 32  # slabs

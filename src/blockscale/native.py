@@ -1,14 +1,11 @@
-"""The door to the compiled kernels: views dtypes as bytes, splits rows over threads."""
+"""The door to the compiled kernels: views dtypes as bytes, makes specs of the tables' rows."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
-from threading import Lock
 from typing import Any
 
 import ml_dtypes
@@ -16,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _kernels
-from .arguments import is_integer
 from .blocks import BlockGrid
 from .elements import ELEMENTS
 from .errors import InputError
 from .rules import Rule
 from .schemes import Scheme
+from .threads import GRAIN, SEARCH_GRAIN, split_work
 
 # The order of the kernels' InputType (kernels/table.h).
 INPUT_DTYPES: tuple[np.dtype[Any], ...] = tuple(
@@ -48,9 +45,6 @@ ISAS: tuple[str, ...] = _kernels.isas
 """Instruction sets that this build has and this machine runs, slowest first."""
 ISA_VARIABLE = "BLOCKSCALE_ISA"
 COMPILER = f"{_kernels.compiler} {_kernels.flags}"
-# A thread with fewer elements than this costs more than it saves (waking it takes some 50 us).
-GRAIN = 1 << 18
-SEARCH_GRAIN = 1 << 14  # rules that search
 LINE = 64
 """Bytes of a cache line."""
 
@@ -63,19 +57,6 @@ class QuantizedRows:
     scales: NDArray[Any]
     offsets: NDArray[Any] | None
     events: dict[str, int]
-
-
-def thread_count(threads: int | None) -> int:
-    """How many threads to use: `threads`, or the processors this process may run on."""
-    if threads is not None:
-        if not is_integer(threads) or threads < 1:
-            raise InputError(
-                f"threads is {threads!r}", found=threads, field="threads", rule="1 or more, or None for all"
-            )
-        return int(threads)
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
 
 
 @cache
@@ -225,7 +206,7 @@ def quantize_rows(
             raise MemoryError("no memory for the scratch space of a block")
         return events
 
-    grain = SEARCH_GRAIN if rule.name in ("optimal", "mse") else GRAIN
+    grain = SEARCH_GRAIN if _searches(scheme, rule) else GRAIN
     totals = sum(split_work(run, size[0], x.size, threads, grain), _NO_EVENTS)
     counts = dict(zip(EVENTS, totals.tolist(), strict=True))
     return QuantizedRows(packed, scales, offsets, counts)
@@ -275,6 +256,11 @@ def choose_scale_mse(
     return _kernels.choose_scale_mse(kernels, x, mx_spec(scheme, from_rules, 0), span, headroom)
 
 
+def _searches(scheme: Scheme, rule: Rule) -> bool:
+    """Whether blocks take much longer than their bytes; MXFP4's `mse` does not."""
+    return rule.name == "optimal" or (rule.name == "mse" and scheme.element.name != "float4_e2m1")
+
+
 def _empty_offsets(scheme: Scheme, shape: tuple[int, int]) -> NDArray[Any] | None:
     if scheme.offset == "none":
         return None
@@ -296,65 +282,3 @@ def _regroup(
         block_bytes = grid.block_size * bits // 8
         return grid.n_blocks, grid.block_size, grid.block_size, block_bytes
     return grid.rows, grid.length, grid.block_size, row_bytes
-
-
-def split_work(
-    run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None, grain: int
-) -> list[Any]:
-    """Call `run(begin, end)` over ranges of rows; work of less than `grain` elements gets no thread.
-
-    The calling thread takes its share, so that `threads=1`, small work and a lone processor need no pool.
-    """
-    if elements == 0 or rows == 0:
-        return []
-    allowed = thread_count(threads)
-    count = min(allowed, rows, elements // grain) if elements >= 2 * grain else 1
-    if count == 1:
-        return [run(0, rows)]
-    pieces = min(rows, count * 4)
-    cuts = [rows * i // pieces for i in range(pieces + 1)]
-    left = iter(range(pieces))  # `next` on it is atomic: each worker takes the next piece
-    results: list[Any] = [None] * pieces
-
-    def work() -> None:
-        for i in left:
-            results[i] = run(cuts[i], cuts[i + 1])
-
-    helpers = [_pool(count - 1).submit(work) for _ in range(count - 1)]
-    try:
-        work()
-    finally:
-        for helper in helpers:
-            helper.cancel()  # one that has not begun has nothing left to do
-        wait(helpers)
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
-    return results
-
-
-# One pool for the process, made when first needed: starting threads costs more than most calls. It only
-# grows; its threads run nothing but kernels, so calls from many threads may share it without deadlock.
-_shared: dict[int, ThreadPoolExecutor] = {}
-_shared_lock = Lock()
-
-
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """The pool, of at least so many threads."""
-    with _shared_lock:
-        most = max(_shared, default=0)
-        if most < threads:
-            most = threads
-            _shared[most] = ThreadPoolExecutor(most, "blockscale")
-        return _shared[most]
-
-
-def _forget_pool() -> None:
-    """In a forked child: the threads stayed with the parent, and the lock may have been held."""
-    global _shared_lock
-    _shared.clear()
-    _shared_lock = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)

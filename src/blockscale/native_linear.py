@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from . import _kernels
 from .blocks import BlockGrid
-from .native import INPUT_DTYPES, LINE, address, as_bytes, chosen_isa, split_work
+from .native import INPUT_DTYPES, LINE, address, as_bytes, chosen_isa
 from .schemes import Scheme
+from .threads import split_work
 
 SEGMENT = 32
 """Activations in 8 bits share a scale per so many elements."""

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _kernels
-from .native import GRAIN, as_bytes, chosen_isa, split_work
+from .native import as_bytes, chosen_isa
+from .threads import GRAIN, split_work
 
 _WORK = 16
 """How much more an element costs than in plain decoding."""

@@ -21,11 +21,12 @@ from .outputs import MANIFEST, OutputSet
 from .plan import Plan, PlanItem
 from .quantize import quantize
 from .recode import is_renaming
+from .report import QuantizeReport
 from .results import Errors, TensorResult, fingerprint, result_as_json, result_from_json
 from .schemes import Scheme
 from .slab_jobs import SLAB_BYTES, Slab, cut, nonfinite_in
 from .target_bytes import encode_rows, encode_whole
-from .tensor import BlockTensor, QuantizeReport
+from .tensor import BlockTensor
 
 Progress = Callable[[int], None]
 

@@ -11,10 +11,11 @@ from .arguments import as_array, is_integer, is_one_of
 from .blocks import BlockGrid, as_rows, block_grid, check_padding
 from .errors import InputError, NonFiniteError, ScaleOverflowError, SchemeError
 from .native import INPUT_DTYPES, QuantizedRows, quantize_rows
+from .report import QuantizeReport
 from .rules import Rule, rule_for
 from .schemes import Scheme
 from .schemes import scheme as find_scheme
-from .tensor import BlockTensor, QuantizeReport
+from .tensor import BlockTensor
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _LARGEST_IMPORTANCE = 1e100

@@ -17,7 +17,6 @@ from .blocks import BlockGrid
 from .dialects.ggml_formats import FORMATS
 from .dialects.ggml_minimum import rewritten, zero_point_schemes
 from .errors import InputError
-from .native import GRAIN, split_work
 from .quantize import quantize
 from .recode_steps import (
     NotExact,
@@ -37,6 +36,7 @@ from .recode_steps import (
 )
 from .schemes import Scheme
 from .tensor import BlockTensor
+from .threads import GRAIN, split_work
 
 __all__ = [
     "NotExact",

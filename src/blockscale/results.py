@@ -10,7 +10,8 @@ from typing import Any
 from .checkpoint import Checkpoint
 from .plan import Plan, PlanItem
 from .recode import difference
-from .tensor import BlockTensor, QuantizeReport
+from .report import QuantizeReport
+from .tensor import BlockTensor
 
 _COUNTS = tuple(f.name for f in fields(QuantizeReport))
 

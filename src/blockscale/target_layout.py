@@ -20,10 +20,11 @@ from .dialects import dialect
 from .dialects.base import Stored
 from .dialects.own_layout import metadata as own_metadata
 from .outputs import OutputLayout, PlannedFile, Region
+from .report import QuantizeReport
 from .schemes import Scheme
 from .sources import Reading
 from .targets import OutputTensor, Target, block_type, descriptor_of, stored_parts
-from .tensor import BlockTensor, QuantizeReport
+from .tensor import BlockTensor
 
 _NOT_CARRIED = ("config.json", "quantize_config.json", "quant_config.json", "blockscale.json")
 

@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .arguments import as_array, is_integer
+from .arguments import as_array
 from .blocks import BlockGrid, as_rows, block_grid, check_padding
 from .dequantize import dequantize_rows
-from .errors import InputError, RowIndexError, SchemeError
+from .errors import InputError, SchemeError
 from .metrics import BlockErrors, TensorError, measure_error
 from .packing import pack_codes, unpack_codes
+from .report import QuantizeReport
 from .schemes import Scheme
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizeReport:
-    """Every inexact event of a quantization, counted (docs/rules.md, "Events").
-
-    Attributes:
-        rule: the rule that chose the scales.
-        elements: elements of the tensor.
-        blocks: blocks of the tensor.
-        saturated: elements whose code was clamped to the end of the range.
-        saturated_blocks: blocks with at least one of them.
-        zeroed: elements that are not zero and whose code decodes to zero.
-        zero_blocks: blocks whose elements are all zero.
-        scales_raised: scales that would have been stored as zero.
-        scales_clamped: MX exponents clamped at either end.
-        nan_blocks: blocks marked NaN on request.
-        unweighted_blocks: blocks whose importances were all zero.
-    """
-
-    rule: str = ""
-    elements: int = 0
-    blocks: int = 0
-    saturated: int = 0
-    saturated_blocks: int = 0
-    zeroed: int = 0
-    zero_blocks: int = 0
-    scales_raised: int = 0
-    scales_clamped: int = 0
-    nan_blocks: int = 0
-    unweighted_blocks: int = 0
-
-    @property
-    def saturated_share(self) -> float:
-        """Share of elements that saturated."""
-        return self.saturated / self.elements if self.elements else 0.0
-
-    @property
-    def saturated_block_share(self) -> float:
-        """Share of blocks in which something saturated."""
-        return self.saturated_blocks / self.blocks if self.blocks else 0.0
-
-    def __add__(self, other: QuantizeReport) -> QuantizeReport:
-        """Counts of two parts of one tensor (or of two tensors) together."""
-        counts = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[1:]}
-        return QuantizeReport(self.rule or other.rule, **counts)
+from .tensor_parts import bit_patterns, block_rows, check_part, offset_dtype, row_span
 
 
 class _Preparable:
@@ -106,13 +62,13 @@ class BlockTensor(_Preparable):
         """Check shapes and dtypes of the parts; values are checked by `validate`."""
         grid, scheme = self.grid, self.scheme
         blocks = (grid.rows, grid.blocks_per_row)
-        _check_part(
+        check_part(
             "packed",
             self.packed,
             (grid.rows, grid.row_bytes(scheme.element.bits)),
             np.dtype(np.uint8),
         )
-        _check_part("scales", self.row_scales, blocks, scheme.scale.dtype)
+        check_part("scales", self.row_scales, blocks, scheme.scale.dtype)
         wanted = offset_dtype(scheme)
         if (self.row_offsets is None) != (wanted is None):
             raise SchemeError(
@@ -120,7 +76,7 @@ class BlockTensor(_Preparable):
                 f"{'missing' if self.row_offsets is None else 'given'}"
             )
         if self.row_offsets is not None and wanted is not None:
-            _check_part(scheme.offset, self.row_offsets, blocks, wanted)
+            check_part(scheme.offset, self.row_offsets, blocks, wanted)
         for part in (self.packed, self.row_scales, self.row_offsets):
             if part is not None:
                 part.flags.writeable = False
@@ -155,7 +111,7 @@ class BlockTensor(_Preparable):
         raw = as_array(codes, "codes")
         grid = block_grid(raw.shape, axis, scheme.block_size)
         check_padding(grid)
-        rows = _bit_patterns(as_rows(raw, grid.axis), scheme)
+        rows = bit_patterns(as_rows(raw, grid.axis), scheme)
         padded = np.zeros((grid.rows, grid.padded_length), np.uint8)
         padded[:, : grid.length] = rows
         offsets = {"none": None, "zero_point": zero_points, "minimum": minimums}[scheme.offset]
@@ -164,8 +120,8 @@ class BlockTensor(_Preparable):
             grid,
             scheme,
             pack_codes(padded, scheme.element.bits),
-            _block_rows("scales", scales, grid, scheme.scale.dtype),
-            None if offsets is None or wanted is None else _block_rows(scheme.offset, offsets, grid, wanted),
+            block_rows("scales", scales, grid, scheme.scale.dtype),
+            None if offsets is None or wanted is None else block_rows(scheme.offset, offsets, grid, wanted),
         )
 
     @property
@@ -331,7 +287,7 @@ class BlockTensor(_Preparable):
                 rule="slices take whole rows",
                 hint="dequantize() first, or slice another way",
             )
-        span = _span(grid.shape[0], index)
+        span = row_span(grid.shape[0], index)
         if isinstance(span, int):
             start, count, shape, axis = span, 1, grid.shape[1:], grid.axis - 1
         else:
@@ -398,82 +354,3 @@ class BlockTensor(_Preparable):
             shift = np.float64(0) if self.row_offsets is None else self.row_offsets.astype(np.float64)
             ends = scales * low + shift, scales * high + shift
         return np.minimum(*ends), np.maximum(*ends)
-
-
-def offset_dtype(scheme: Scheme) -> np.dtype[Any] | None:
-    """Dtype of the offsets of a scheme, or None."""
-    if scheme.offset == "zero_point":
-        return np.dtype(np.int32)
-    return scheme.scale.dtype if scheme.offset == "minimum" else None
-
-
-def _check_part(name: str, part: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if part.shape != shape or part.dtype != dtype or not part.flags.c_contiguous:
-        raise InputError(
-            f"{name} are {part.dtype} {part.shape}, need contiguous {dtype} {shape}",
-            found=part.shape,
-            field=name,
-        )
-
-
-def _span(size: int, index: Any) -> int | range:
-    """The rows that an index or a slice names."""
-    if not isinstance(index, slice) and not is_integer(index):
-        raise InputError(
-            f"an index is an integer or a slice, not {type(index).__name__}",
-            found=index,
-            rule="slices take whole rows of the first dimension",
-            hint="w.dequantize()[...] for anything else",
-        )
-    try:
-        span: int | range = range(size)[index]
-    except IndexError:
-        raise RowIndexError(f"row {index} of {size}", found=index, rule=f"-{size} <= row < {size}") from None
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the slice {index} cannot be taken: {error}", found=index) from None
-    return span
-
-
-def _block_rows(name: str, values: ArrayLike, grid: BlockGrid, dtype: np.dtype[Any]) -> NDArray[Any]:
-    array = as_array(values, name)
-    if array.shape != grid.scale_shape:
-        raise InputError(
-            f"{name} have shape {array.shape}, need {grid.scale_shape}",
-            found=array.shape,
-            field=name,
-            rule="one per block: the tensor's shape with the axis replaced by the block count",
-        )
-    if array.dtype != dtype:
-        as_bytes = dtype.itemsize == 1 and array.dtype == np.uint8
-        if as_bytes:
-            array = array.view(dtype)
-        elif dtype == np.int32 and np.issubdtype(array.dtype, np.integer):
-            info = np.iinfo(np.int32)
-            if array.size and (array.min() < info.min or array.max() > info.max):
-                raise InputError(f"{name} do not fit int32", field=name)
-            array = array.astype(np.int32)
-        else:
-            raise InputError(f"{name} are {array.dtype}, need {dtype}", found=array.dtype, field=name)
-    return as_rows(array, grid.axis).copy()
-
-
-def _bit_patterns(rows: NDArray[Any], scheme: Scheme) -> NDArray[np.uint8]:
-    element = scheme.element
-    if rows.dtype == element.dtype:
-        return rows.view(np.uint8) & np.uint8((1 << element.bits) - 1)
-    if not np.issubdtype(rows.dtype, np.integer):
-        raise InputError(
-            f"codes are {rows.dtype}, need {element.dtype} or integers",
-            found=rows.dtype,
-            field="codes",
-        )
-    if element.kind in ("int", "uint"):
-        low, high = int(element.min), int(element.max)
-    else:
-        low, high = 0, (1 << element.bits) - 1
-    if rows.size and (rows.min() < low or rows.max() > high):
-        raise InputError(
-            f"codes lie in {rows.min()} .. {rows.max()}, {element.name} holds {low} .. {high}",
-            field="codes",
-        )
-    return (rows.astype(np.int64) & ((1 << element.bits) - 1)).astype(np.uint8)

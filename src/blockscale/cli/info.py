@@ -44,13 +44,14 @@ def _document() -> dict[str, Any]:
     import numpy as np
 
     from .. import native
+    from ..threads import thread_count
     from ..version import __version__
 
     return {
         "version": __version__,
         "isa": native.ISAS[native.chosen_isa()],
         "isas": native.ISAS,
-        "threads": native.thread_count(None),
+        "threads": thread_count(None),
         "compiler": native.COMPILER,
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -10,9 +10,9 @@ from typing import Any
 from ..checkpoint import Checkpoint
 from ..keep import QUANTIZED_BEFORE
 from ..plan import Plan, PlanItem
+from ..report import QuantizeReport
 from ..results import TensorResult
 from ..schemes import Scheme
-from ..tensor import QuantizeReport
 from .names import NameGroup, group_rows
 from .output import Column, print_table, say
 from .schemes import describe_scheme

@@ -1,0 +1,91 @@
+"""Work over rows, split over threads: one pool for the process, made when first needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Lock
+from typing import Any
+
+from .arguments import is_integer
+from .errors import InputError
+
+# A thread with fewer elements than this costs more than it saves (waking it takes some 50 us).
+GRAIN = 1 << 18
+SEARCH_GRAIN = 1 << 14  # where a block takes much longer than its bytes
+
+
+def thread_count(threads: int | None) -> int:
+    """How many threads to use: `threads`, or the processors this process may run on."""
+    if threads is not None:
+        if not is_integer(threads) or threads < 1:
+            raise InputError(
+                f"threads is {threads!r}", found=threads, field="threads", rule="1 or more, or None for all"
+            )
+        return int(threads)
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def split_work(
+    run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None, grain: int
+) -> list[Any]:
+    """Call `run(begin, end)` over ranges of rows; work of less than `grain` elements gets no thread.
+
+    The calling thread takes its share, so that `threads=1`, small work and a lone processor need no pool.
+    """
+    if elements == 0 or rows == 0:
+        return []
+    allowed = thread_count(threads)
+    count = min(allowed, rows, elements // grain) if elements >= 2 * grain else 1
+    if count == 1:
+        return [run(0, rows)]
+    pieces = min(rows, count * 4)
+    cuts = [rows * i // pieces for i in range(pieces + 1)]
+    left = iter(range(pieces))  # `next` on it is atomic: each worker takes the next piece
+    results: list[Any] = [None] * pieces
+
+    def work() -> None:
+        for i in left:
+            results[i] = run(cuts[i], cuts[i + 1])
+
+    helpers = [_pool(count - 1).submit(work) for _ in range(count - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            helper.cancel()  # one that has not begun has nothing left to do
+        wait(helpers)
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
+    return results
+
+
+# One pool for the process, made when first needed: starting threads costs more than most calls. It only
+# grows; its threads run nothing but kernels, so calls from many threads may share it without deadlock.
+_shared: dict[int, ThreadPoolExecutor] = {}
+_shared_lock = Lock()
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """The pool, of at least so many threads."""
+    with _shared_lock:
+        most = max(_shared, default=0)
+        if most < threads:
+            most = threads
+            _shared[most] = ThreadPoolExecutor(most, "blockscale")
+        return _shared[most]
+
+
+def _forget_pool() -> None:
+    """In a forked child: the threads stayed with the parent, and the lock may have been held."""
+    global _shared_lock
+    _shared.clear()
+    _shared_lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
