@@ -22,6 +22,8 @@ namespace {
 // clang-format off: each builds on those before it
 #include "common.inl.h"
 #include "vector.inl.h"
+#include "vector_memory.inl.h"
+#include "vector_lanes.inl.h"
 #include "fused.inl.h"
 #include "mx.inl.h"
 #include "mx_fast.inl.h"
