@@ -264,6 +264,7 @@ struct Search {
     const Ints inside = (b - a) > spread(1 << mantissa_shift);
     const Ints keep = (Ints)(least - errors <= limit) & inside & valid;
     const int count = __builtin_popcount(lane_bits(keep)), at = list->count;
+    if (!count) return;
     if (at + count > kRoom) {
       given_up = true;
       return;
