@@ -3,7 +3,8 @@
 // four integers in it, and adding them across the quarters leaves that of quarter q at lane q of part j: where the
 // lanes of docs/linear.md are, so that steps are added as they come.
 
-constexpr int64_t kAhead = 6144;  // bytes ahead of which memory is asked for
+// Bytes ahead of which memory is asked for, into the second cache: more requests can be under way than to the first.
+constexpr int64_t kAhead = 8192;
 
 // Weight rows as the loops below read them; floats lie as BlockPlaces says, `floats` per row.
 struct WeightRows {
@@ -31,7 +32,7 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   const int64_t place = n * w.floats + step * 16;
   const uint8_t* codes = w.codes + n * w.row_bytes;
   for (int b = 0; b < 4 * kStepBytes; b += 64)  // in the order of memory
-    __builtin_prefetch(codes + kAhead + step * 4 * kStepBytes + b);
+    __builtin_prefetch(codes + kAhead + step * 4 * kStepBytes + b, 0, 2);
   Wide c[4][2];
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q)
