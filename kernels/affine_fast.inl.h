@@ -164,7 +164,8 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
     if (kKind != kPlain && kSize == 32 && n == kGroup &&
         affine_words<kKind>(spec, rows, at + first * size, out.packed, halves, minimums, &counts))
       continue;
-    if (kKind == kPlain && n == kGroup && plain_words(spec, grid, rows, at + first * size, out, block, &counts)) continue;
+    if (kKind == kPlain && n == kGroup && plain_words(spec, grid, rows, at + first * size, out, block, &counts))
+      continue;
     const float* x = group_floats(rows, at + first * size, n * size, scratch->x);
     AffineGroup g;
     if (kKind == kQ8_0 || (kKind == kPlain && spec.rule == 0))

@@ -41,8 +41,10 @@ inline float from_ordered(int32_t v) { return float_of(static_cast<uint32_t>(v ^
 
 // The first element of magnitude `amax`, which are its bits, as ggml breaks the tie; there is one.
 inline float first_extreme(const float* x, int32_t amax) {
-  for (;; x += kLanes)
-    if (const uint32_t found = lane_bits((Ints)(load<Words>(x) << 1) == spread(amax << 1))) return x[__builtin_ctz(found)];
+  for (;; x += kLanes) {
+    const uint32_t found = lane_bits((Ints)(load<Words>(x) << 1) == spread(amax << 1));
+    if (found) return x[__builtin_ctz(found)];
+  }
 }
 
 inline bool is_finite_bits(int32_t magnitude) { return magnitude < 0x7F800000; }

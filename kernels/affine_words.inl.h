@@ -75,9 +75,9 @@ inline bool has_zero(const GroupFindings& f) {
   return _mm512_testn_epi16_mask(f.least, f.least);
 }
 
-// The ends of sixteen blocks of `parts` times 32, in the order of ordered(). For q4_0 only magnitudes and signs count, and the largest of
-// the bits as signed and as unsigned numbers are the greatest and the least element, if there are such of each sign.
-// Negating both orders turns least into largest.
+// The ends of sixteen blocks of `parts` times 32 (q4_0: of 32), in the order of ordered(). For q4_0 only magnitudes
+// and signs count, and the largest of the bits as signed and as unsigned numbers are the greatest and the least
+// element, if there are such of each sign. NaN may get lost; it shows in the codes.
 template <AffineKind kKind>
 [[gnu::always_inline]] inline void whole_ends_float(const char* x, int parts, AffineGroup* g) {
   Ints low[kGroup], high[kGroup];

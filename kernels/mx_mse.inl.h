@@ -1,8 +1,7 @@
-// `mse` for E2M1, blocks of at most 64
+// `mse` for E2M1, blocks of at most 64.
 //
 // In units of 2**e0, amax = a in [4, 8) and E2M1 has the values 0 .5 1 1.5 2 3 4 6. Then:
-//  * a <= 6: the values at e0 + 1 that are at most 6 are among those at e0, so going up loses nothing only if
-//  no
+//  * a <= 6: the values at e0 + 1 that are at most 6 are among those at e0, so going up loses nothing only if no
 //    element is nearest to .5 or 1.5, that is, has code 1 or 3. Where one has, its error grows by at least
 //    the distance of two float32 numbers near .25, 2**-26, which the float64 sum of rules.md still sees.
 //  * The same from e0 + 1 to e0 + 2 (amax is then below 4 units).

@@ -388,7 +388,8 @@ struct GridSearch {
 
   // Sixteen scales about the one that just fits, and the last; false where numbers of scales are no logarithms.
   bool seed_around(int family, int64_t center, int64_t end) {
-    static const int32_t kOffsets[16] = {-405, -258, -172, -107, -45, 15, 72, 127, 194, 257, 330, 410, 518, 647, 827, 827};
+    static const int32_t kOffsets[16] = {-405, -258, -172, -107, -45, 15,  72,  127,
+                                         194,  257,  330,  410,  518, 647, 827, 827};
     const int shift = 10 - grid.mantissa_bits;
     const int64_t from = center + (kOffsets[0] >> shift), to = center + (kOffsets[15] >> shift);
     if (from < int64_t{1} << grid.mantissa_bits || to >= index_below(grid, grid.max) || unit != 1) return false;

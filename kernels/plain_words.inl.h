@@ -28,7 +28,8 @@ struct PlainFindings : GroupFindings {
 
 // The integer nearest to value / s, halves to even.
 inline __m512i nearest_exactly(__m512 value, __m512 v, __m512 s) {
-  const __m512 half = _mm512_add_ps(_mm512_roundscale_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC), _mm512_set1_ps(0.5f));
+  const __m512 below = _mm512_roundscale_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  const __m512 half = _mm512_add_ps(below, _mm512_set1_ps(0.5f));
   const __m512 beyond = _mm512_fnmadd_ps(s, half, value);
   const __m512i quarter = _mm512_ternarylogic_epi32(_mm512_set1_epi32(INT32_MIN), (__m512i)beyond,
                                                     (__m512i)_mm512_set1_ps(0.25f), 0xCA);
