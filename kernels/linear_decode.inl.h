@@ -122,9 +122,12 @@ inline Decoder find_decoder(const LinearSpec& spec) {
 // Whether code - z fits 32 bits for every zero point of a row.
 inline bool zero_points_fit(const LinearSpec& spec, int64_t first, int64_t blocks) {
   const int32_t* z = static_cast<const int32_t*>(spec.offsets) + first;
-  int32_t least = 0;
-  for (int64_t b = 0; b < blocks; ++b) least = z[b] < least ? z[b] : least;
-  return least >= INT32_MIN + 256;
+  int32_t least = 0, most = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    least = z[b] < least ? z[b] : least;
+    most = z[b] > most ? z[b] : most;
+  }
+  return least >= INT32_MIN + 256 && most <= INT32_MAX - 256;
 }
 #else
 typedef void (*DecodeBlocks)(const LinearSpec&, const uint8_t*, int64_t, int64_t, int64_t, float*);

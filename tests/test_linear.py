@@ -205,6 +205,24 @@ def test_largest_sums_of_integers(name: str) -> None:
         assert_same(result, int8_sum(a, w))
 
 
+@pytest.mark.parametrize("zero_point", [-(2**31), -(2**31) + 256, 2**31 - 257, 2**31 - 256, 2**31 - 1])
+@pytest.mark.parametrize("name", ["int4", "uint4", "int8", "uint8"])
+def test_zero_points_at_the_ends_of_their_range(name: str, zero_point: int) -> None:
+    row = scheme(name, symmetric=False)
+    codes = np.tile(np.array([row.element.min, row.element.max, 0, 1], np.int64), (5, 16))
+    w = BlockTensor.from_parts(
+        row,
+        codes,
+        np.ones((5, 2), row.scale.dtype),
+        zero_points=np.full((5, 2), zero_point, np.int32),
+    )
+    a = normal(np.random.default_rng(3), 2, 64)
+    for activations, wanted in ((None, float_sum(a, w.dequantize())), ("int8", int8_sum(a, w))):
+        for rows in (a, a[:1]):
+            for result in on_every_isa(rows, w, activations):
+                assert_same(result, wanted[: len(rows)])
+
+
 def hard_activations(rng: np.random.Generator, m: int, k: int) -> dict[str, F32]:
     """Inputs that show the error of a summation order."""
     big = normal(rng, m, k)
