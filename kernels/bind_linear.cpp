@@ -51,7 +51,7 @@ Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integer
   s.unit = nb::cast<float>(t[5]), s.step = nb::cast<float>(t[6]);
   const int64_t rows = nb::cast<int64_t>(t[7]);
   s.length = nb::cast<int64_t>(t[8]), s.block_size = nb::cast<int64_t>(t[9]), s.row_bytes = nb::cast<int64_t>(t[10]);
-  need(rows >= 0 && s.length >= 1 && s.block_size >= 2 && s.row_bytes >= 0, "negative size");
+  need(rows >= 0 && s.length >= 0 && s.block_size >= 2 && s.row_bytes >= 0, "negative size");
   need(s.bits == 32 ? s.family == 2 : s.bits >= 2 && s.bits <= 8, "bits");
   need(static_cast<int64_t>(packed.size()) == rows * s.row_bytes, "size of packed");
   const int64_t blocks = (s.length + s.block_size - 1) / s.block_size;

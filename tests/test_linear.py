@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import blockscale as bs
-from blockscale import native_linear
+from blockscale import native, native_linear
 from blockscale.errors import BlockAxisError, InputError, NonFiniteError, OverflowingValueError
 from blockscale.native import ISAS
 from blockscale.schemes import SCHEMES, Scheme, scheme
@@ -490,6 +490,33 @@ def test_a_weight_stored_in_out_is_recognised() -> None:
         bs.linear(np.ones((2, 64), np.float32), w)
     assert "(2, 64)" in str(caught.value)
     assert "(64, 32)" in str(caught.value)
+
+
+@pytest.mark.parametrize("activations", [None, "int8"])
+def test_out_may_be_an_input(activations: str | None) -> None:
+    rng = np.random.default_rng(5)
+    w = bs.quantize(normal(rng, 64, 64), "mxfp4")
+    memory = native.lined_empty((4, 64), np.dtype(np.float32))
+    memory[...] = normal(rng, 4, 64)
+    bias = normal(rng, 64)
+    wanted = bs.linear(memory.copy(), w, bias, activations=activations)
+    assert_same(bs.linear(memory, w, bias, activations=activations, out=memory), wanted)
+    row = normal(rng, 1, 64)
+    wanted = bs.linear(row, w, bias, activations=activations)
+    assert_same(bs.linear(row, w, bias, activations=activations, out=bias[None]), wanted)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "uint4", "q4_1", "mxfp8_e4m3"])
+@pytest.mark.parametrize("activations", [None, "int8"])
+def test_a_reduction_over_nothing_is_zero(name: str, activations: str | None) -> None:
+    w = bs.quantize(np.zeros((4, 0), np.float32), name)
+    bias = np.arange(4, dtype=np.float32)
+    assert_same(
+        bs.linear(np.zeros((3, 0), np.float32), w, activations=activations), np.zeros((3, 4), np.float32)
+    )
+    assert_same(
+        bs.linear(np.zeros((3, 0), np.float32), w, bias, activations=activations), np.tile(bias, (3, 1))
+    )
 
 
 def _refused() -> list[tuple[str, dict[str, Any], str]]:

@@ -60,7 +60,8 @@ def linear(
     to 32 elements of one block then as float32 in sixteen lanes. The bound holds with `a'` for `a`, the real
     numbers that codes and scales stand for as `W`, and `n = 4 ceil(S / 64) + 6`. For `q4_1`,
     `n = 8 ceil(S / 64) + 6` and `|s q| + |m|` takes the place of `|W|`. MXFP8 and MXFP6 E3M2, whose codes are
-    no small integers, multiply `a'` in float32 as above. `docs/linear.md` has both definitions in full.
+    no small integers, multiply `a'` in float32 as above. Where products of scales underflow, no bound holds.
+    `docs/linear.md` has both definitions in full.
 
     **Special values.** In float32, NaN and infinities in `a` do what IEEE says, in their rows only; an MX
     block with scale NaN makes its outputs NaN. `activations="int8"` refuses non-finite `a`.
@@ -72,7 +73,7 @@ def linear(
         activations: None for full precision, `"int8"` for integer dot products.
         on_wrong_axis: `"error"`, or `"dequantize"`: decode the whole weight where blocks do not run along K.
         experts: integers shaped like `a` without K: which of the E matrices each row meets.
-        out: array `(..., N)` to write into: float32, or the dtype of `a`.
+        out: array `(..., N)` to write into: float32, or the dtype of `a`; it may be `a` or `bias` itself.
         threads: at most this many; None: all processors.
 
     Returns:
@@ -101,7 +102,7 @@ def linear(
     rows = _padded_rows(x, lined=activations is None)
     if activations == "int8":
         check_finite(x)
-    direct = out.dtype == np.float32 and out.flags.c_contiguous
+    direct = out.dtype == np.float32 and out.flags.c_contiguous and not _overlaps(out, x, bias_rows)
     y = (
         out.reshape(rows.shape[0], -1)
         if direct and out.size
@@ -116,6 +117,11 @@ def linear(
     if not direct:
         _store(y.reshape(result_shape), out)
     return out
+
+
+def _overlaps(out: NDArray[Any], *inputs: NDArray[Any] | None) -> bool:
+    """Whether writing to `out` may change what has yet to be read."""
+    return any(part is not None and np.may_share_memory(out, part) for part in inputs)
 
 
 def _multiply(
