@@ -81,7 +81,11 @@ def main() -> None:
     rows = []
     for i, case in enumerate(chosen):
         times = timing.measure(
-            contenders(case, found), seconds, 3 if options.quick else 7, cpu_time=options.cpu_time
+            contenders(case, found),
+            seconds,
+            3 if options.quick else 7,
+            threads=case.threads,
+            cpu_time=options.cpu_time,
         )
         rows.append({"label": case.label, "elements": case.elements, **asdict(case)})
         rows[-1]["timings"] = {name: asdict(t) for name, t in times.items()}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 TARGET_SECONDS = 0.004
 """Calls shorter than this are repeated within a round."""
+MOST_SETTLING = 0.3
+"""Seconds to wait, at most, for the threads of the contender before."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,23 @@ def _once(run: Callable[[], None], repeats: int, clock: Callable[[], float]) -> 
     return (clock() - begin) / repeats
 
 
+def settle() -> None:
+    """Wait until no thread of this process works: pools of peers spin for a while after a call."""
+    deadline = time.perf_counter() + MOST_SETTLING
+    while time.perf_counter() < deadline:
+        worked = time.process_time()
+        time.sleep(0.001)
+        if time.process_time() - worked < 0.0002:
+            return
+
+
 def measure(
-    contenders: dict[str, Callable[[], None]], seconds: float, least_rounds: int, *, cpu_time: bool = False
+    contenders: dict[str, Callable[[], None]],
+    seconds: float,
+    least_rounds: int,
+    *,
+    threads: int = 1,
+    cpu_time: bool = False,
 ) -> dict[str, Timing]:
     """Time all contenders in alternating rounds, forwards and backwards in turn.
 
@@ -34,6 +51,8 @@ def measure(
         contenders: what to call, by name.
         seconds: about how long to measure, all contenders together.
         least_rounds: rounds to make even if that takes longer.
+        threads: with several, each round begins when other contenders' threads have stopped spinning, and
+            with a call that is not counted: waking an idle processor may take longer than the call.
         cpu_time: count the process's processor time instead of the clock's: calls longer than a time slice
             are not charged for others' turns on a busy machine.
     """
@@ -49,5 +68,8 @@ def measure(
     order = list(contenders)
     for i in range(rounds):
         for name in order if i % 2 == 0 else reversed(order):
+            if threads > 1:
+                settle()
+                contenders[name]()
             samples[name].append(_once(contenders[name], repeats[name], clock))
     return {name: Timing(min(s), sorted(s)[len(s) // 2]) for name, s in samples.items()}
