@@ -47,8 +47,6 @@ inline float first_extreme(const float* x, int32_t amax) {
   }
 }
 
-inline bool is_finite_bits(int32_t magnitude) { return magnitude < 0x7F800000; }
-
 inline Floats from_ordered(Ints v) { return (Floats)((Words)v ^ ((Words)(v >> 31) & 0x7FFFFFFFu)); }
 
 // Scales of the `ggml` presets. `first_extreme(b)`: the first element of the block that has its largest magnitude.

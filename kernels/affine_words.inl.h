@@ -8,8 +8,8 @@
 
 #if defined(__AVX512BW__) && defined(__AVX512VBMI__)
 // Codes of a block lie in words as packs_epi32 of its two vectors orders them: of bfloat16 (block_floats) in order,
-// else each 128 bits have four elements of the first half and four of the second. Where the bytes of `kBlocks` blocks
-// are when they have been narrowed together; `bytes` are one element's, or two's.
+// else each 128 bits have four elements of the first half and four of the second. This is where the bytes of four
+// blocks (two codes each) or two (one each) come from when they have been narrowed together.
 struct ByteOrder {
   alignas(64) uint8_t from[64];
 };
@@ -161,11 +161,9 @@ template <AffineKind kKind, int32_t kType>
   if (kKind == kQ4_0) {
     const __m512 middle = _mm512_set1_ps(8.5f);
     const auto code = [&](__m512 v) { return _mm512_cvttps_epi32(_mm512_add_ps(_mm512_mul_ps(v, inverse), middle)); };
-    const __m512i words = _mm512_packs_epi32(code(p), code(q)), none = _mm512_set1_epi16(-1);
-    const __mmask32 over = _mm512_cmpgt_epi16_mask(words, _mm512_set1_epi16(15));
-    const __mmask32 zero = _mm512_cmpeq_epi16_mask(words, _mm512_set1_epi16(8));
-    f->saturated = _mm512_mask_add_epi16(f->saturated, over, f->saturated, none);
-    f->zero_codes = _mm512_mask_add_epi16(f->zero_codes, zero, f->zero_codes, none);
+    const __m512i words = _mm512_packs_epi32(code(p), code(q));
+    count_words(&f->saturated, _mm512_cmpgt_epi16_mask(words, _mm512_set1_epi16(15)));
+    count_words(&f->zero_codes, _mm512_cmpeq_epi16_mask(words, _mm512_set1_epi16(8)));
     return _mm512_min_epi16(words, _mm512_set1_epi16(15));
   }
   const __m512 low = _mm512_set1_ps(g.shift[b]), half = _mm512_set1_ps(0.5f);
@@ -202,9 +200,8 @@ inline bool affine_words_of(const AffineSpec& spec, const char* x, uint8_t* pack
   AffineGroup g;
   whole_ends<kKind, kType>(x, 1, &g);
   ggml_scales<kKind>(kGroup, &g, scales, minimums, [&](int b) {
-    float block[32];
-    copy_block<kType>(x, b, block);
-    return first_extreme(block, g.high[b]);
+    float room[32];
+    return first_extreme(as_floats(kType, block_input<kType>(x, b), 32, room), g.high[b]);
   });
   if (g.special || (kKind == kQ4_1 && !q4_1_is_plain(g))) return false;
   GroupFindings found;
@@ -223,9 +220,9 @@ inline bool affine_words_of(const AffineSpec& spec, const char* x, uint8_t* pack
   }
   if (kKind == kQ4_1) return !_mm512_movepi16_mask(found.seen);  // NaN gives a negative code
   if (has_zero<kType>(found)) zero_codes -= count_zeros<kType>(x, kGroup);
-  counts->zeroed += (Ints)_mm512_madd_epi16(found.zero_codes, _mm512_set1_epi16(1));
+  counts->zeroed += word_total(found.zero_codes);
   counts->zeroed[0] -= static_cast<int32_t>(zero_codes);
-  counts->saturated += (Ints)_mm512_madd_epi16(found.saturated, _mm512_set1_epi16(1));
+  counts->saturated += word_total(found.saturated);
   if (kKind == kQ4_0) counts->saturated_blocks += count_saturated<kKind>(spec, g);
   return true;
 }
@@ -235,10 +232,9 @@ inline bool affine_words_of(const AffineSpec& spec, const char* x, uint8_t* pack
 template <AffineKind kKind>
 inline bool affine_words(const AffineSpec& spec, const Rows& rows, int64_t at, uint8_t* packed, uint16_t* scales,
                          uint16_t* minimums, AffineCounts* counts) {
-  auto* group = affine_words_of<kKind, kFloat32>;
-  if (rows.input_type == kFloat16) group = affine_words_of<kKind, kFloat16>;
-  if (rows.input_type == kBfloat16) group = affine_words_of<kKind, kBfloat16>;
-  return group(spec, group_input(rows, at), packed, scales, minimums, counts);
+  return with_group(rows, at, [&]<int32_t kType>(const char* x) {
+    return affine_words_of<kKind, kType>(spec, x, packed, scales, minimums, counts);
+  });
 }
 #else
 template <AffineKind kKind>

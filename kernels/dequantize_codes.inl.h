@@ -193,25 +193,25 @@ inline Floats look_up(const Decoder& d, Words code) {
 #endif
 }
 
+#if defined(__AVX2__)
+// half_of_code of sixteen codes in words.
+inline __m256i halves_of_codes(__m256i code, int shift) {
+  const __m256i last = _mm256_set1_epi16(shift == 7 ? 0x3F7F : 0x7CFF);  // the last before NaN
+  const __m256i magnitude = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x7F)), shift);
+  const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(code, 8), _mm256_set1_epi16(INT16_MIN));
+  const __m256i nan = _mm256_cmpgt_epi16(magnitude, last);
+  return _mm256_blendv_epi8(_mm256_or_si256(magnitude, sign), _mm256_set1_epi16(0x7E00), nan);
+}
+#endif
+
 // kLanes codes of eight bits, by way of half_of_code.
 inline Floats look_up_halves(const Decoder& d, const uint8_t* codes) {
-#if defined(__AVX2__)
 #if defined(__AVX512F__)
   const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)codes));
-#else
+  return (Floats)_mm512_cvtph_ps(halves_of_codes(code, d.half_shift)) * d.half_unit;
+#elif defined(__AVX2__)
   const __m256i code = _mm256_cvtepu8_epi16(_mm_loadl_epi64((const __m128i*)codes));
-#endif
-  const __m256i last = _mm256_set1_epi16(d.half_shift == 7 ? 0x3F7F : 0x7CFF);  // the last before NaN
-  const __m256i bits = _mm256_and_si256(code, _mm256_set1_epi16(0x7F));
-  const __m256i magnitude = _mm256_sll_epi16(bits, _mm_cvtsi32_si128(d.half_shift));
-  const __m256i nan = _mm256_cmpgt_epi16(magnitude, last);
-  const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(code, 8), _mm256_set1_epi16(INT16_MIN));
-  const __m256i halves = _mm256_blendv_epi8(_mm256_or_si256(magnitude, sign), _mm256_set1_epi16(0x7E00), nan);
-#if defined(__AVX512F__)
-  return (Floats)_mm512_cvtph_ps(halves) * d.half_unit;
-#else
-  return (Floats)_mm256_cvtph_ps(_mm256_castsi256_si128(halves)) * d.half_unit;
-#endif
+  return (Floats)_mm256_cvtph_ps(_mm256_castsi256_si128(halves_of_codes(code, d.half_shift))) * d.half_unit;
 #else
   return look_up(d, load_eights(codes));
 #endif

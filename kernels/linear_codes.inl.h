@@ -128,20 +128,13 @@ inline Float16Lanes halves_to_float(__m256i h) {
 }
 #endif
 
-// E5M2 is the upper byte of a float16. E4M3 with its exponent moved into float16's is 2**-8 of its value, save
-// for its NaN, which is given float16's.
 inline Float16Lanes e5m2_values(const uint8_t* p) {
-  const __m256i h = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return halves_to_float(_mm256_slli_epi16(h, 8));
+  const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return halves_to_float(halves_of_codes(code, 8));
 }
 inline Float16Lanes e4m3_values(const uint8_t* p) {
-  const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  const __m256i rest = _mm256_and_si256(c, _mm256_set1_epi16(0x7F));
-  const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(rest, _mm256_set1_epi16(0x7F)),
-                                       _mm256_set1_epi16(0x7E00));
-  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(c, _mm256_set1_epi16(0x80)), 8);
-  const __m256i half = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(rest, 7), sign), nan);
-  return lanes_mul(halves_to_float(half), 256.0f);
+  const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return lanes_mul(halves_to_float(halves_of_codes(code, 7)), 256.0f);
 }
 
 // One class per kind of code: 16 codes at `p` to values without scale; z is the zero point.

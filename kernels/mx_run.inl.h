@@ -11,13 +11,8 @@ struct FastScratch {
 
 // The group's input as floats: where it lies, or widened into the scratch space.
 inline const float* group_floats(const Rows& rows, int64_t at, int64_t n, float* out) {
-  if (rows.input_type == kFloat32) return static_cast<const float*>(rows.x) + at;
-  const uint16_t* p = static_cast<const uint16_t*>(rows.x) + at;
-  if (rows.input_type == kFloat16)
-    for (int64_t i = 0; i < n; i += kLanes) store(out + i, widen_half(p + i));
-  else
-    for (int64_t i = 0; i < n; i += kLanes) store(out + i, widen_bfloat16(p + i));
-  return out;
+  const char* from = static_cast<const char*>(rows.x) + at * input_width(rows.input_type);
+  return as_floats(rows.input_type, from, n, out);
 }
 
 template <int kSize, ElementKind kKind>
@@ -94,8 +89,8 @@ bool quantize_mx(const Rows& rows, const MxSpec& spec, uint8_t* packed, int64_t 
     mx_blocks(rows, spec, r * rows.length, whole, packed + r * row_bytes, scales + r * per_row, scratch.data,
               events);
     // The partial block as a row of its own.
-    const int64_t done = whole * size, width = rows.input_type == kFloat32 ? 4 : 2;
-    const Rows tail{static_cast<const uint8_t*>(rows.x) + (r * rows.length + done) * width,
+    const int64_t done = whole * size;
+    const Rows tail{static_cast<const uint8_t*>(rows.x) + (r * rows.length + done) * input_width(rows.input_type),
                     rows.input_type,
                     0,
                     1,

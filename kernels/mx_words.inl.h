@@ -76,22 +76,17 @@ template <int32_t kType>
   constexpr int16_t o = kTells | 1, t = kTells | 3;
   const Shorts codes = {0, 0, 0, 0, 0, o, o, o, o, o, o, 2, 2, 2, t, t,
                         4, 4, 5, 5, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
-  const __m512i none = _mm512_set1_epi16(-1);
   const WordBlock block = word_block<kType>(x);
   const __m512i levels = block_levels(block.magnitude, base);
   const __m512i code = _mm512_permutexvar_epi16(block_intervals<kType>(levels), (__m512i)codes);
   *telling = _mm512_test_epi16_mask(code, _mm512_set1_epi16(kTells));
-  const __mmask32 over = _mm512_cmpgt_epu16_mask(levels, _mm512_set1_epi16(Levels<kType>::kLimit));
-  counts->saturated = _mm512_mask_add_epi16(counts->saturated, over, counts->saturated, none);
+  count_words(&counts->saturated, _mm512_cmpgt_epu16_mask(levels, _mm512_set1_epi16(Levels<kType>::kLimit)));
   const __mmask32 live = _mm512_test_epi16_mask(block.magnitude, block.magnitude);
-  const __mmask32 zero = _mm512_mask_testn_epi16_mask(live, code, code);
-  counts->zeroed = _mm512_mask_add_epi16(counts->zeroed, zero, counts->zeroed, none);
+  count_words(&counts->zeroed, _mm512_mask_testn_epi16_mask(live, code, code));
   const __m512i sign = _mm512_srli_epi16(block.upper, 12);
   const __m512i nibbles = _mm512_ternarylogic_epi32(_mm512_set1_epi16(7), code, sign, 0xCA);
   return (Words)_mm512_madd_epi16(nibbles, _mm512_set1_epi32(1 | 16 << 16));
 }
-
-inline Ints word_total(__m512i counts) { return (Ints)_mm512_madd_epi16(counts, _mm512_set1_epi16(1)); }
 
 // A whole group of blocks of 32, packed. False, and no counts, if `mse` cannot tell from the codes of a block that
 // no larger exponent serves as well.
@@ -179,9 +174,8 @@ inline void choose_mse_words(const MxVectors& v, const char* x, MxGroup* g) {
       v, kGroup, 32, g,
       [&](uint32_t rivals, uint32_t up, float* growth) { return growth_of_words<kType>(x, *g, rivals, up, growth); },
       [&](int b, bool up) {
-        float block[32];
-        copy_block<kType>(x, b, block);
-        return error_growth_sum(block, 32, g->down[b], up);
+        float room[32];
+        return error_growth_sum(as_floats(kType, block_input<kType>(x, b), 32, room), 32, g->down[b], up);
       });
 }
 
@@ -216,10 +210,9 @@ inline bool words_group_of(const MxVectors& v, const char* x, bool mse, uint8_t*
 
 inline bool words_group(const MxVectors& v, const Rows& rows, int64_t at, bool mse, uint8_t* packed, uint8_t* scales,
                         MxCounts* counts, int64_t* saturated_blocks) {
-  auto* group = words_group_of<kFloat32>;
-  if (rows.input_type == kFloat16) group = words_group_of<kFloat16>;
-  if (rows.input_type == kBfloat16) group = words_group_of<kBfloat16>;
-  return group(v, group_input(rows, at), mse, packed, scales, counts, saturated_blocks);
+  return with_group(rows, at, [&]<int32_t kType>(const char* x) {
+    return words_group_of<kType>(v, x, mse, packed, scales, counts, saturated_blocks);
+  });
 }
 #else
 inline bool words_group(const MxVectors&, const Rows&, int64_t, bool, uint8_t*, uint8_t*, MxCounts*, int64_t*) {

@@ -52,8 +52,7 @@ template <int32_t kType, bool kExact>
   };
   const __m512i words = _mm512_packs_epi32(nearest(p, f->farthest), nearest(q, f->farthest + 1));
   f->lowest = _mm512_min_epi16(f->lowest, words);
-  const __mmask32 zero = _mm512_testn_epi16_mask(words, words);
-  f->zero_codes = _mm512_mask_add_epi16(f->zero_codes, zero, f->zero_codes, _mm512_set1_epi16(-1));
+  count_words(&f->zero_codes, _mm512_testn_epi16_mask(words, words));
   return _mm512_add_epi16(words, _mm512_set1_epi32(add));
 }
 
@@ -91,7 +90,7 @@ inline Coded plain_codes(const AffineSpec& spec, const AffineGroup& g, const cha
   const float near_half = 0.5f - static_cast<float>(1 << spec.bits) * 0x1.04p-23f;
   if (_mm512_cmplt_epi16_mask(found.lowest, _mm512_set1_epi16(-512)) || found.beyond) return Coded::kNo;
   if (any((Ints)(maximum((Floats)found.farthest[0], (Floats)found.farthest[1]) > near_half))) return Coded::kUnsure;
-  counts->zeroed += (Ints)_mm512_madd_epi16(found.zero_codes, _mm512_set1_epi16(1));
+  counts->zeroed += word_total(found.zero_codes);
   if (has_zero<kType>(found)) counts->zeroed[0] += static_cast<int32_t>(count_zeros<kType>(x, kGroup * parts));
   return Coded::kYes;
 }
@@ -122,10 +121,10 @@ inline bool plain_words_of(const AffineSpec& spec, const ScaleGrid& grid, const 
 inline bool plain_words(const AffineSpec& spec, const ScaleGrid& grid, const Rows& rows, int64_t at,
                         const AffineOutputs& out, int64_t block, AffineCounts* counts) {
   if (rows.block_size % 32 != 0 || (spec.rule == 0 && spec.qmin != -spec.qmax)) return false;
-  auto* group = plain_words_of<kFloat32>;
-  if (rows.input_type == kFloat16) group = plain_words_of<kFloat16>;
-  if (rows.input_type == kBfloat16) group = plain_words_of<kBfloat16>;
-  return group(spec, grid, group_input(rows, at), static_cast<int>(rows.block_size / 32), out, block, counts);
+  const int parts = static_cast<int>(rows.block_size / 32);
+  return with_group(rows, at, [&]<int32_t kType>(const char* x) {
+    return plain_words_of<kType>(spec, grid, x, parts, out, block, counts);
+  });
 }
 #else
 inline bool plain_words(const AffineSpec&, const ScaleGrid&, const Rows&, int64_t, const AffineOutputs&, int64_t,

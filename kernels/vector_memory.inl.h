@@ -71,6 +71,20 @@ inline Floats widen_bfloat16(const uint16_t* p) {
 #endif
 }
 
+// Bytes of an input element that vectors read.
+constexpr int64_t input_width(int32_t type) { return type == kFloat32 ? 4 : 2; }
+
+// n inputs (whole vectors) as floats: where they lie, or widened at `out`.
+inline const float* as_floats(int32_t type, const void* from, int64_t n, float* out) {
+  if (type == kFloat32) return static_cast<const float*>(from);
+  const uint16_t* p = static_cast<const uint16_t*>(from);
+  if (type == kFloat16)
+    for (int64_t i = 0; i < n; i += kLanes) store(out + i, widen_half(p + i));
+  else
+    for (int64_t i = 0; i < n; i += kLanes) store(out + i, widen_bfloat16(p + i));
+  return out;
+}
+
 // kLanes values rounded to float16, halves to even. NaNs become the quiet NaN of their sign.
 inline void store_half(uint16_t* p, Floats v) {
   const Words u = (Words)v, a = u & 0x7FFFFFFFu;

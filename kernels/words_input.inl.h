@@ -3,11 +3,13 @@
 #if defined(__AVX512BW__) && defined(__AVX512VBMI__)
 typedef int16_t Shorts __attribute__((vector_size(64)));
 
-constexpr int64_t input_width(int32_t type) { return type == kFloat32 ? 4 : 2; }
-
-// The first of sixteen blocks, from element `at` on.
-inline const char* group_input(const Rows& rows, int64_t at) {
-  return static_cast<const char*>(rows.x) + at * input_width(rows.input_type);
+// `use` made for the type of the rows, with the first of sixteen blocks, from element `at` on.
+template <typename Use>
+inline bool with_group(const Rows& rows, int64_t at, Use use) {
+  const char* group = static_cast<const char*>(rows.x) + at * input_width(rows.input_type);
+  if (rows.input_type == kFloat16) return use.template operator()<kFloat16>(group);
+  if (rows.input_type == kBfloat16) return use.template operator()<kBfloat16>(group);
+  return use.template operator()<kFloat32>(group);
 }
 
 template <int32_t kType>
@@ -39,6 +41,12 @@ template <int32_t kType>
   return {(__m512)_mm512_unpacklo_epi16(zero, words), (__m512)_mm512_unpackhi_epi16(zero, words)};
 }
 
+// Subtracts 1 where the mask holds; the lanes of such counts added up, in 32 bits.
+inline void count_words(__m512i* minus, __mmask32 which) {
+  *minus = _mm512_mask_add_epi16(*minus, which, *minus, _mm512_set1_epi16(-1));
+}
+inline Ints word_total(__m512i minus) { return (Ints)_mm512_madd_epi16(minus, _mm512_set1_epi16(1)); }
+
 // float32 bits of the 16-bit numbers in the low halves.
 template <int32_t kType>
 inline Ints widened(__m512i words) {
@@ -52,16 +60,5 @@ inline __m512i largest_words(const Ints* v) {
   combine_lanes(v, top, [](Ints a, Ints b) { return (Ints)_mm512_max_epu16((__m512i)a, (__m512i)b); });
   const __m512i pairs = (__m512i)top[0];
   return _mm512_max_epu16(_mm512_srli_epi32(pairs, 16), _mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF)));
-}
-
-// The block `b` copied to 32 floats in order, for what words cannot decide.
-template <int32_t kType>
-inline void copy_block(const char* group, int b, float* out) {
-  const char* x = block_input<kType>(group, b);
-  for (int i = 0; i < 32; i += 16) {
-    if (kType == kFloat32) store(out + i, load<Floats>(x + i * 4));
-    if (kType == kFloat16) store(out + i, widen_half((const uint16_t*)x + i));
-    if (kType == kBfloat16) store(out + i, widen_bfloat16((const uint16_t*)x + i));
-  }
 }
 #endif

@@ -18,6 +18,7 @@ from .linear_checks import (
     check_output,
     check_reduction,
 )
+from .native import lined_zeros
 from .native_linear import (
     SEGMENT,
     Weight,
@@ -26,7 +27,6 @@ from .native_linear import (
     is_lined,
     linear_float,
     linear_int8,
-    lined_zeros,
 )
 from .tensor import BlockTensor
 
@@ -180,7 +180,7 @@ def _padded_rows(x: NDArray[Any], lined: bool) -> NDArray[np.float32]:
         and (is_lined(rows) if lined else rows.flags.c_contiguous)
     ):
         return rows
-    padded = lined_zeros(rows.shape[0] * width).reshape(rows.shape[0], width)
+    padded = lined_zeros((rows.shape[0], width), np.dtype(np.float32))
     if rows.dtype.itemsize == 2 and rows.dtype != np.float16:  # bfloat16: the upper half of a float32
         padded.view(np.uint32)[:, :length] = rows.view(np.uint16)
         padded.view(np.uint32)[...] <<= 16

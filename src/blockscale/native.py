@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -94,9 +95,20 @@ def address(array: NDArray[Any]) -> int:
 
 
 def lined_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """An array that begins on a cache line: vectors that cross lines cost twice."""
+    """As `np.empty`, from the start of a cache line on: vectors that cross lines cost twice."""
+    return _lined(np.empty, shape, dtype)
+
+
+def lined_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """As `np.zeros`, from the start of a cache line on."""
+    return _lined(np.zeros, shape, dtype)
+
+
+def _lined(
+    make: Callable[[int, type[np.uint8]], NDArray[np.uint8]], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
     nbytes = math.prod(shape) * dtype.itemsize
-    raw = np.empty(nbytes + LINE, np.uint8)
+    raw = make(nbytes + LINE, np.uint8)
     start = -address(raw) % LINE
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 

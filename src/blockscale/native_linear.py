@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _kernels
 from .blocks import BlockGrid
-from .native import INPUT_DTYPES, LINE, address, as_bytes, chosen_isa
+from .native import INPUT_DTYPES, LINE, address, as_bytes, chosen_isa, lined_zeros
 from .schemes import Scheme
 from .threads import split_work
 
@@ -131,20 +131,13 @@ def linear_int8(
     kernels = chosen_isa() if isa is None else isa
     stride = -(-w.length // _STEP) * _STEP
     rows, width = len(a), stride // 4 + 2 * (stride // min(SEGMENT, w.block_size))
-    memory = lined_zeros(rows * width)
+    memory = lined_zeros((rows * width,), np.dtype(np.float32))
     _kernels.activations_int8(kernels, a, memory, w.native)
 
     def run(begin: int, end: int) -> bool:
         return _kernels.linear_int8(kernels, rows, memory, begin, end, out, w.native)
 
     _split_outputs(run, w, rows, threads)
-
-
-def lined_zeros(n: int) -> NDArray[np.float32]:
-    """Zeros that begin on a cache line."""
-    raw = np.zeros(n + LINE // 4, np.float32)
-    start = -address(raw) % LINE // 4
-    return raw[start : start + n]
 
 
 def is_lined(array: NDArray[Any]) -> bool:
