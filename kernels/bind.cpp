@@ -1,13 +1,17 @@
-// The Python extension: checks sizes, releases the GIL, calls a kernel. Arrays arrive as bytes (`uint8`
-// views), because the small ml_dtypes types cross no array protocol.
+// The Python extension: checks sizes, releases the GIL, has a crew call a kernel over ranges of rows. Arrays arrive as
+// bytes (`uint8` views), because the small ml_dtypes types cross no array protocol.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
+#include <array>
+#include <atomic>
 #include <optional>
 #include <stdexcept>
+#include <vector>
 
 #include "bind_linear.h"
+#include "crew.h"
 #include "dispatch.h"
 
 namespace nb = nanobind;
@@ -40,20 +44,18 @@ const KernelTable& table(int32_t isa) {
 }
 
 struct Extent {
-  int64_t rows, length, block_size, row_begin, row_end, row_bytes;
+  int64_t rows, length, block_size, row_bytes;
   int64_t blocks() const { return rows * ((length + block_size - 1) / block_size); }
 };
 
 void check_extent(const Extent& e, size_t packed_bytes) {
   need(e.rows >= 0 && e.length >= 0 && e.block_size >= 2 && e.row_bytes >= 0, "negative size");
-  need(0 <= e.row_begin && e.row_begin <= e.row_end && e.row_end <= e.rows, "row range");
   need(static_cast<int64_t>(packed_bytes) == e.rows * e.row_bytes, "size of packed");
 }
 
 Extent extent(nb::tuple t) {
-  need(t.size() == 6, "extent has six numbers");
-  return {nb::cast<int64_t>(t[0]), nb::cast<int64_t>(t[1]), nb::cast<int64_t>(t[2]),
-          nb::cast<int64_t>(t[3]), nb::cast<int64_t>(t[4]), nb::cast<int64_t>(t[5])};
+  need(t.size() == 4, "extent has four numbers");
+  return {nb::cast<int64_t>(t[0]), nb::cast<int64_t>(t[1]), nb::cast<int64_t>(t[2]), nb::cast<int64_t>(t[3])};
 }
 
 MxSpec mx_spec(nb::tuple t) {
@@ -69,7 +71,21 @@ AffineSpec affine_spec(nb::tuple t) {
           nb::cast<int32_t>(t[4]), nb::cast<int32_t>(t[5]), nb::cast<int32_t>(t[6]), nb::cast<int32_t>(t[7])};
 }
 
-bool quantize_mx(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple, Out packed,
+// Has pieces of the rows quantized, each with counters of its own, and adds these up.
+template <typename Quantize>
+bool count_events(Crew& crew, int32_t threads, const In& x, int32_t input_type, const Extent& e, const Events& events,
+                  const Quantize& quantize) {
+  std::vector<std::array<int64_t, kEventCount>> counts(static_cast<size_t>(threads) * 4);
+  const bool done = over_rows(crew, threads, e.rows, [&](int64_t piece, int64_t begin, int64_t end) {
+    const Rows rows{x.data(), input_type, begin, end, e.length, e.block_size};
+    return quantize(rows, counts[static_cast<size_t>(piece)].data());
+  });
+  for (const auto& part : counts)
+    for (size_t i = 0; i < part.size(); ++i) events.data()[i] += part[i];
+  return done;
+}
+
+bool quantize_mx(Crew& crew, int32_t threads, int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple, Out packed,
                  Out scales, Events events) {
   const Extent e = extent(size);
   const MxSpec spec = mx_spec(spec_tuple);
@@ -77,15 +93,17 @@ bool quantize_mx(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tupl
   need(static_cast<int64_t>(x.size()) == e.rows * e.length * item_size(input_type), "size of x");
   need(static_cast<int64_t>(scales.size()) == e.blocks(), "size of scales");
   need(events.size() == kEventCount, "size of events");
-  const Rows rows{x.data(), input_type, e.row_begin, e.row_end, e.length, e.block_size};
+  need(threads >= 1, "threads");
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
-  return kernels.quantize_mx(rows, spec, packed.data(), e.row_bytes, scales.data(), events.data());
+  return count_events(crew, threads, x, input_type, e, events, [&](const Rows& rows, int64_t* counts) {
+    return kernels.quantize_mx(rows, spec, packed.data(), e.row_bytes, scales.data(), counts);
+  });
 }
 
-bool quantize_affine(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple,
-                     std::optional<Doubles> importance, Out packed, Out scales, std::optional<Out> offsets,
-                     Events events) {
+bool quantize_affine(Crew& crew, int32_t threads, int32_t isa, In x, int32_t input_type, nb::tuple size,
+                     nb::tuple spec_tuple, std::optional<Doubles> importance, Out packed, Out scales,
+                     std::optional<Out> offsets, Events events) {
   const Extent e = extent(size);
   const AffineSpec spec = affine_spec(spec_tuple);
   check_extent(e, packed.size());
@@ -96,16 +114,17 @@ bool quantize_affine(int32_t isa, In x, int32_t input_type, nb::tuple size, nb::
   const int64_t offset_size = spec.offset == 1 ? 4 : 2;
   need(offsets.has_value() == (spec.offset != 0), "offsets");
   need(!offsets || static_cast<int64_t>(offsets->size()) == e.blocks() * offset_size, "size of offsets");
-  const Rows rows{x.data(), input_type, e.row_begin, e.row_end, e.length, e.block_size};
+  need(threads >= 1, "threads");
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
-  return kernels.quantize_affine(rows, spec, importance ? importance->data() : nullptr, packed.data(),
-                                 e.row_bytes, scales.data(), offsets ? offsets->data() : nullptr,
-                                 events.data());
+  return count_events(crew, threads, x, input_type, e, events, [&](const Rows& rows, int64_t* counts) {
+    return kernels.quantize_affine(rows, spec, importance ? importance->data() : nullptr, packed.data(), e.row_bytes,
+                                   scales.data(), offsets ? offsets->data() : nullptr, counts);
+  });
 }
 
-int64_t dequantize(int32_t isa, In packed, In scales, std::optional<In> offsets, nb::tuple size,
-                   nb::tuple spec_tuple, Floats values, Out out) {
+int64_t dequantize(Crew& crew, int32_t threads, int32_t isa, In packed, In scales, std::optional<In> offsets,
+                   nb::tuple size, nb::tuple spec_tuple, Floats values, Out out) {
   const Extent e = extent(size);
   need(spec_tuple.size() == 5, "a decoding specification has five entries");
   const DecodeSpec spec{nb::cast<int32_t>(spec_tuple[0]), nb::cast<int32_t>(spec_tuple[1]),
@@ -119,11 +138,17 @@ int64_t dequantize(int32_t isa, In packed, In scales, std::optional<In> offsets,
   need(offsets.has_value() == (spec.offset != 0), "offsets");
   need(!offsets || static_cast<int64_t>(offsets->size()) == e.blocks() * offset_size, "size of offsets");
   need(static_cast<int64_t>(out.size()) == e.rows * e.length * item_size(spec.output_type), "size of out");
+  need(threads >= 1, "threads");
   const KernelTable& kernels = table(isa);
+  std::atomic<int64_t> infinite{0};
   nb::gil_scoped_release release;
-  return kernels.dequantize(spec, packed.data(), e.row_bytes, scales.data(),
-                            offsets ? offsets->data() : nullptr, e.row_begin, e.row_end, e.length,
-                            e.block_size, out.data());
+  over_rows(crew, threads, e.rows, [&](int64_t, int64_t begin, int64_t end) {
+    infinite += kernels.dequantize(spec, packed.data(), e.row_bytes, scales.data(),
+                                   offsets ? offsets->data() : nullptr, begin, end, e.length, e.block_size,
+                                   out.data());
+    return true;
+  });
+  return infinite;
 }
 
 int32_t choose_scale_mse(int32_t isa, Doubles x, nb::tuple spec_tuple, int32_t span, int32_t headroom) {
@@ -131,14 +156,14 @@ int32_t choose_scale_mse(int32_t isa, Doubles x, nb::tuple spec_tuple, int32_t s
                                      headroom);
 }
 
-void rewrite_minimums(int32_t isa, In packed, In scales, In minimums, nb::tuple spec_tuple, int64_t begin,
-                      int64_t end, Out codes, Out new_scales, Out zero_points) {
+void rewrite_minimums(Crew& crew, int32_t threads, int32_t isa, In packed, In scales, In minimums,
+                      nb::tuple spec_tuple, Out codes, Out new_scales, Out zero_points) {
   need(spec_tuple.size() == 3, "a specification of minimums has three entries");
   const MinimumSpec spec{nb::cast<int32_t>(spec_tuple[0]), nb::cast<int32_t>(spec_tuple[1]),
                          nb::cast<int64_t>(spec_tuple[2])};
   const int64_t blocks = static_cast<int64_t>(scales.size()) / 2, n = spec.block_size;
   need((spec.bits == 4 || spec.bits == 8) && spec.largest_k >= 1 && spec.largest_k <= 255, "specification");
-  need(n >= 2 && n % 2 == 0 && 0 <= begin && begin <= end && end <= blocks, "range of blocks");
+  need(threads >= 1 && n >= 2 && n % 2 == 0, "threads, block size");
   need(static_cast<int64_t>(packed.size()) == blocks * n * spec.bits / 8, "size of packed");
   need(scales.size() % 2 == 0 && minimums.size() == scales.size(), "size of minimums");
   need(static_cast<int64_t>(codes.size()) == blocks * n, "size of codes");
@@ -146,9 +171,12 @@ void rewrite_minimums(int32_t isa, In packed, In scales, In minimums, nb::tuple 
   need(static_cast<int64_t>(zero_points.size()) == blocks * 4, "size of zero points");
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
-  kernels.rewrite_minimums(spec, packed.data(), scales.data(), minimums.data(), begin, end, codes.data(),
-                           reinterpret_cast<float*>(new_scales.data()),
-                           reinterpret_cast<int32_t*>(zero_points.data()));
+  over_rows(crew, threads, blocks, [&](int64_t, int64_t begin, int64_t end) {
+    kernels.rewrite_minimums(spec, packed.data(), scales.data(), minimums.data(), begin, end, codes.data(),
+                             reinterpret_cast<float*>(new_scales.data()),
+                             reinterpret_cast<int32_t*>(zero_points.data()));
+    return true;
+  });
 }
 
 }  // namespace
@@ -163,15 +191,16 @@ NB_MODULE(_kernels, m) {
   m.attr("compiler") = "gcc " __VERSION__;
 #endif
   m.attr("flags") = BLOCKSCALE_FLAGS;
-  m.def("quantize_mx", &quantize_mx, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a, "packed"_a,
-        "scales"_a, "events"_a);
-  m.def("quantize_affine", &quantize_affine, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a,
-        "importance"_a.none(), "packed"_a, "scales"_a, "offsets"_a.none(), "events"_a);
-  m.def("dequantize", &dequantize, "isa"_a, "packed"_a, "scales"_a, "offsets"_a.none(), "size"_a, "spec"_a,
-        "values"_a, "out"_a);
+  nb::class_<Crew>(m, "Crew").def(nb::init<>()).def("forget", &Crew::forget);
+  m.def("quantize_mx", &quantize_mx, "crew"_a, "threads"_a, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a,
+        "packed"_a, "scales"_a, "events"_a);
+  m.def("quantize_affine", &quantize_affine, "crew"_a, "threads"_a, "isa"_a, "x"_a, "input_type"_a, "size"_a,
+        "spec"_a, "importance"_a.none(), "packed"_a, "scales"_a, "offsets"_a.none(), "events"_a);
+  m.def("dequantize", &dequantize, "crew"_a, "threads"_a, "isa"_a, "packed"_a, "scales"_a, "offsets"_a.none(),
+        "size"_a, "spec"_a, "values"_a, "out"_a);
   m.def("choose_scale_mse", &choose_scale_mse, "isa"_a, "x"_a, "spec"_a, "span"_a, "headroom"_a);
-  m.def("rewrite_minimums", &rewrite_minimums, "isa"_a, "packed"_a, "scales"_a, "minimums"_a, "spec"_a, "begin"_a,
-        "end"_a, "codes"_a, "new_scales"_a, "zero_points"_a);
+  m.def("rewrite_minimums", &rewrite_minimums, "crew"_a, "threads"_a, "isa"_a, "packed"_a, "scales"_a, "minimums"_a,
+        "spec"_a, "codes"_a, "new_scales"_a, "zero_points"_a);
   nb::set_leak_warnings(false);  // a weight may live until the interpreter ends
   blockscale::bind_linear(m);
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "crew.h"
 #include "dispatch.h"
 
 namespace nb = nanobind;
@@ -73,19 +74,30 @@ Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integer
   return {s, rows, values, integers, packed, scales, offsets};
 }
 
-void check_output(const Weight& w, int64_t n_begin, int64_t n_end, int64_t rows, const Matrix<float>& out) {
-  need(0 <= n_begin && n_begin <= n_end && n_end <= w.rows, "range of outputs");
+void check_output(const Weight& w, int32_t threads, int64_t rows, const Matrix<float>& out) {
+  need(threads >= 1, "threads");
   need(static_cast<int64_t>(out.shape(0)) == rows && static_cast<int64_t>(out.shape(1)) == w.rows, "shape of out");
 }
 
-bool linear_float(int32_t isa, Matrix<const float> a, int64_t n_begin, int64_t n_end, Matrix<float> out,
+// Outputs [0, count) in pieces of whole tiles.
+template <typename Multiply>
+bool over_tiles(Crew& crew, int32_t threads, int64_t count, const Multiply& multiply) {
+  constexpr int64_t kTile = 32;  // outputs that a kernel works on together
+  return over_rows(crew, threads, (count + kTile - 1) / kTile, [&](int64_t, int64_t begin, int64_t end) {
+    return multiply(begin * kTile, end * kTile < count ? end * kTile : count);
+  });
+}
+
+bool linear_float(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> a, Matrix<float> out,
                   const Weight& w) {
   const int64_t rows = static_cast<int64_t>(a.shape(0)), stride = static_cast<int64_t>(a.shape(1));
   need(stride == (w.spec.length + 15) / 16 * 16, "width of a");
-  check_output(w, n_begin, n_end, rows, out);
+  check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
-  return kernels.linear_float(w.spec, a.data(), rows, stride, n_begin, n_end, out.data(), w.rows);
+  return over_tiles(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
+    return kernels.linear_float(w.spec, a.data(), rows, stride, begin, end, out.data(), w.rows);
+  });
 }
 
 // The memory of activations in 8 bits, zeros at first: codes of whole steps of 128, scales, sums of codes.
@@ -99,21 +111,26 @@ Int8Activations activations(const Weight& w, int64_t rows, Flat<float>& memory) 
   return {reinterpret_cast<int8_t*>(memory.data()), scales, scales + rows * segments, rows, stride, segments};
 }
 
-void activations_int8(int32_t isa, Matrix<const float> a, Flat<float> memory, const Weight& w) {
-  const Int8Activations to = activations(w, static_cast<int64_t>(a.shape(0)), memory);
-  need(static_cast<int64_t>(a.shape(1)) >= w.spec.length, "shape of a");
-  const KernelTable& kernels = table(isa);
-  nb::gil_scoped_release release;
-  kernels.activations_int8(w.spec, a.data(), static_cast<int64_t>(a.shape(1)), to);
+Int8Activations rows_of(const Int8Activations& a, int64_t begin, int64_t end) {
+  return {a.codes + begin * a.stride, a.scales + begin * a.segments, a.sums + begin * a.segments,
+          end - begin,                a.stride,                      a.segments};
 }
 
-bool linear_int8(int32_t isa, int64_t rows, Flat<float> memory, int64_t n_begin, int64_t n_end, Matrix<float> out,
-                 const Weight& w) {
-  const Int8Activations a = activations(w, rows, memory);
-  check_output(w, n_begin, n_end, rows, out);
+bool linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> a, Flat<float> memory,
+                 Matrix<float> out, const Weight& w) {
+  const int64_t rows = static_cast<int64_t>(a.shape(0)), stride = static_cast<int64_t>(a.shape(1));
+  const Int8Activations codes = activations(w, rows, memory);
+  need(stride >= w.spec.length, "shape of a");
+  check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
   nb::gil_scoped_release release;
-  return kernels.linear_int8(w.spec, a, n_begin, n_end, out.data(), w.rows);
+  over_rows(crew, rows < 16 ? 1 : threads, rows, [&](int64_t, int64_t begin, int64_t end) {
+    kernels.activations_int8(w.spec, a.data() + begin * stride, stride, rows_of(codes, begin, end));
+    return true;
+  });
+  return over_tiles(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
+    return kernels.linear_int8(w.spec, codes, begin, end, out.data(), w.rows);
+  });
 }
 
 }  // namespace
@@ -121,9 +138,8 @@ bool linear_int8(int32_t isa, int64_t rows, Flat<float> memory, int64_t n_begin,
 void bind_linear(nb::module_& m) {
   nb::class_<Weight>(m, "LinearWeight");
   m.def("linear_weight", &weight, "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
-  m.def("linear_float", &linear_float, "isa"_a, "a"_a, "n_begin"_a, "n_end"_a, "out"_a, "weight"_a);
-  m.def("activations_int8", &activations_int8, "isa"_a, "a"_a, "memory"_a, "weight"_a);
-  m.def("linear_int8", &linear_int8, "isa"_a, "rows"_a, "memory"_a, "n_begin"_a, "n_end"_a, "out"_a, "weight"_a);
+  m.def("linear_float", &linear_float, "crew"_a, "threads"_a, "isa"_a, "a"_a, "out"_a, "weight"_a);
+  m.def("linear_int8", &linear_int8, "crew"_a, "threads"_a, "isa"_a, "a"_a, "memory"_a, "out"_a, "weight"_a);
 }
 
 }  // namespace blockscale

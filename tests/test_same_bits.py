@@ -11,6 +11,7 @@ import functools
 import itertools
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -176,8 +177,18 @@ def test_threads_and_slabs(row: Scheme, rule: str, monkeypatch: pytest.MonkeyPat
             assert {k: sum(slab[3][k] for slab in slabs) for k in wanted[3]} == wanted[3]
 
 
+def test_calls_that_meet_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "GRAIN", 64)
+    x = cases.tensor("student_t5", (64, 96))
+    row = scheme("q8_0")
+    wanted = _quantize(x, row, "ggml", None, threads=1)
+    with ThreadPoolExecutor(6) as pool:
+        calls = [pool.submit(_quantize, x, row, "ggml", None, threads=1 + i % 5) for i in range(300)]
+    assert all(call.result() == wanted for call in calls)
+
+
 def test_a_forked_child_has_threads_of_its_own() -> None:
-    """The pool's threads stay with the parent."""
+    """The crew's threads stay with the parent."""
     code = """
 import os, warnings
 import numpy as np, blockscale as bs

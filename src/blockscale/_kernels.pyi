@@ -9,7 +9,13 @@ isas: tuple[str, ...]
 compiler: str
 flags: str
 
+class Crew:
+    def __init__(self) -> None: ...
+    def forget(self) -> None: ...
+
 def quantize_mx(
+    crew: Crew,
+    threads: int,
     isa: int,
     x: NDArray[np.uint8],
     input_type: int,
@@ -20,6 +26,8 @@ def quantize_mx(
     events: NDArray[np.int64],
 ) -> bool: ...
 def quantize_affine(
+    crew: Crew,
+    threads: int,
     isa: int,
     x: NDArray[np.uint8],
     input_type: int,
@@ -32,6 +40,8 @@ def quantize_affine(
     events: NDArray[np.int64],
 ) -> bool: ...
 def dequantize(
+    crew: Crew,
+    threads: int,
     isa: int,
     packed: NDArray[np.uint8],
     scales: NDArray[np.uint8],
@@ -45,13 +55,13 @@ def choose_scale_mse(
     isa: int, x: NDArray[np.float64], spec: tuple[Any, ...], span: int, headroom: int
 ) -> int: ...
 def rewrite_minimums(
+    crew: Crew,
+    threads: int,
     isa: int,
     packed: NDArray[np.uint8],
     scales: NDArray[np.uint8],
     minimums: NDArray[np.uint8],
     spec: tuple[int, int, int],
-    begin: int,
-    end: int,
     codes: NDArray[np.uint8],
     new_scales: NDArray[np.uint8],
     zero_points: NDArray[np.uint8],
@@ -68,22 +78,19 @@ def linear_weight(
     offsets: NDArray[np.uint8] | None,
 ) -> LinearWeight: ...
 def linear_float(
+    crew: Crew,
+    threads: int,
     isa: int,
     a: NDArray[np.float32],
-    n_begin: int,
-    n_end: int,
     out: NDArray[np.float32],
     weight: LinearWeight,
 ) -> bool: ...
-def activations_int8(
-    isa: int, a: NDArray[np.float32], memory: NDArray[np.float32], weight: LinearWeight
-) -> None: ...
 def linear_int8(
+    crew: Crew,
+    threads: int,
     isa: int,
-    rows: int,
+    a: NDArray[np.float32],
     memory: NDArray[np.float32],
-    n_begin: int,
-    n_end: int,
     out: NDArray[np.float32],
     weight: LinearWeight,
 ) -> bool: ...

@@ -19,7 +19,7 @@ from .elements import ELEMENTS
 from .errors import InputError
 from .rules import Rule
 from .schemes import Scheme
-from .threads import GRAIN, SEARCH_GRAIN, split_work
+from .threads import GRAIN, SEARCH_GRAIN, thread_share
 
 # The order of the kernels' InputType (kernels/table.h).
 INPUT_DTYPES: tuple[np.dtype[Any], ...] = tuple(
@@ -40,7 +40,6 @@ EVENTS = (
 )
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 _AFFINE_RULES = {"absmax": 0, "minmax": 1, "ggml": 2, "optimal": 3}
-_NO_EVENTS = np.zeros(len(EVENTS), np.int64)
 _NEVER = 2.0  # a significand lies in [1, 2): this threshold is never passed
 ISAS: tuple[str, ...] = _kernels.isas
 """Instruction sets that this build has and this machine runs, slowest first."""
@@ -48,6 +47,10 @@ ISA_VARIABLE = "BLOCKSCALE_ISA"
 COMPILER = f"{_kernels.compiler} {_kernels.flags}"
 LINE = 64
 """Bytes of a cache line."""
+CREW = _kernels.Crew()
+"""The threads that help with kernels, started when first needed."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CREW.forget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,32 +198,16 @@ def quantize_rows(
     spec = mx_spec(scheme, rule, min_byte) if scheme.is_mx else affine_spec(scheme, rule)
 
     kernels = chosen_isa() if isa is None else isa
-
-    def run(begin: int, end: int) -> NDArray[np.int64]:
-        events = np.zeros(len(EVENTS), np.int64)
-        part = (*size[:3], begin, end, size[3])
-        if scheme.is_mx:
-            done = _kernels.quantize_mx(kernels, flat[0], input_type, part, spec, flat[1], flat[2], events)
-        else:
-            done = _kernels.quantize_affine(
-                kernels,
-                flat[0],
-                input_type,
-                part,
-                spec,
-                importance,
-                flat[1],
-                flat[2],
-                flat_offsets,
-                events,
-            )
-        if not done:
-            raise MemoryError("no memory for the scratch space of a block")
-        return events
-
-    grain = SEARCH_GRAIN if _searches(scheme, rule) else GRAIN
-    totals = sum(split_work(run, size[0], x.size, threads, grain), _NO_EVENTS)
-    counts = dict(zip(EVENTS, totals.tolist(), strict=True))
+    events = np.zeros(len(EVENTS), np.int64)
+    share = thread_share(x.size, threads, SEARCH_GRAIN if _searches(scheme, rule) else GRAIN)
+    first = (CREW, share, kernels, flat[0], input_type, size, spec)
+    if scheme.is_mx:
+        done = _kernels.quantize_mx(*first, *flat[1:], events)
+    else:
+        done = _kernels.quantize_affine(*first, importance, *flat[1:], flat_offsets, events)
+    if not done:
+        raise MemoryError("no memory for the scratch space of a block")
+    counts = dict(zip(EVENTS, events.tolist(), strict=True))
     return QuantizedRows(packed, scales, offsets, counts)
 
 
@@ -251,12 +238,8 @@ def dequantize_matrix(
     flat = (as_bytes(packed), as_bytes(scales), None if offsets is None else as_bytes(offsets))
     size = _regroup(grid, scheme, None)
     kernels = chosen_isa() if isa is None else isa
-
-    def run(begin: int, end: int) -> int:
-        part = (*size[:3], begin, end, size[3])
-        return _kernels.dequantize(kernels, *flat, part, spec, values, as_bytes(out))
-
-    return sum(split_work(run, size[0], out.size, threads, GRAIN))
+    share = thread_share(out.size, threads, GRAIN)
+    return _kernels.dequantize(CREW, share, kernels, *flat, size, spec, values, as_bytes(out))
 
 
 def choose_scale_mse(

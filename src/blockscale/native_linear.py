@@ -1,8 +1,7 @@
-"""The door to the matmul kernels: describes weights to them, splits outputs over threads."""
+"""The door to the matmul kernels: describes weights to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,14 +11,13 @@ from numpy.typing import NDArray
 
 from . import _kernels
 from .blocks import BlockGrid
-from .native import INPUT_DTYPES, LINE, address, as_bytes, chosen_isa, lined_zeros
+from .native import CREW, INPUT_DTYPES, LINE, address, as_bytes, chosen_isa, lined_zeros
 from .schemes import Scheme
-from .threads import split_work
+from .threads import thread_share
 
 SEGMENT = 32
 """Activations in 8 bits share a scale per so many elements."""
 _STEP = 128  # the kernels read 8-bit activations in steps of so many
-_TILE = 32  # outputs that a kernel works on together
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 # The order of the kernels' LinearKind (kernels/table.h); 0: from the table of values.
 _KINDS = {"int4": 1, "uint4": 2, "int8": 3, "uint8": 4, "float4_e2m1": 5, "float8_e4m3": 6, "float8_e5m2": 7}
@@ -30,6 +28,7 @@ _NO_INTEGERS = np.empty(0, np.int16)
 _NO_VALUES = np.empty(0, np.float32)
 # Multiplications below which a second thread costs more than it saves.
 _PER_THREAD = 1 << 21
+_NO_TILE = "no memory for a tile of the matmul"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +116,9 @@ def linear_float(
         MemoryError: no memory for a tile.
     """
     kernels = chosen_isa() if isa is None else isa
-
-    def run(begin: int, end: int) -> bool:
-        return _kernels.linear_float(kernels, a, begin, end, out, w.native)
-
-    _split_outputs(run, w, len(a), threads)
+    done = _kernels.linear_float(CREW, _share(w, len(a), threads), kernels, a, out, w.native)
+    if not done:
+        raise MemoryError(_NO_TILE)
 
 
 def linear_int8(
@@ -132,12 +129,9 @@ def linear_int8(
     stride = -(-w.length // _STEP) * _STEP
     rows, width = len(a), stride // 4 + 2 * (stride // min(SEGMENT, w.block_size))
     memory = lined_zeros((rows * width,), np.dtype(np.float32))
-    _kernels.activations_int8(kernels, a, memory, w.native)
-
-    def run(begin: int, end: int) -> bool:
-        return _kernels.linear_int8(kernels, rows, memory, begin, end, out, w.native)
-
-    _split_outputs(run, w, rows, threads)
+    done = _kernels.linear_int8(CREW, _share(w, rows, threads), kernels, a, memory, out, w.native)
+    if not done:
+        raise MemoryError(_NO_TILE)
 
 
 def is_lined(array: NDArray[Any]) -> bool:
@@ -145,12 +139,5 @@ def is_lined(array: NDArray[Any]) -> bool:
     return array.flags.c_contiguous and address(array) % LINE == 0
 
 
-def _split_outputs(run: Callable[[int, int], bool], w: Weight, rows: int, threads: int | None) -> None:
-    """Call `run(begin, end)` over ranges of outputs, whole tiles each."""
-    work = rows * w.rows * w.length
-
-    def tiles(begin: int, end: int) -> None:
-        if not run(begin * _TILE, min(w.rows, end * _TILE)):
-            raise MemoryError("no memory for a tile of the matmul")
-
-    split_work(tiles, -(-w.rows // _TILE), work, threads, _PER_THREAD)
+def _share(w: Weight, rows: int, threads: int | None) -> int:
+    return thread_share(rows * w.rows * w.length, threads, _PER_THREAD)

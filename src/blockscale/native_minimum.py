@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _kernels
-from .native import as_bytes, chosen_isa
-from .threads import GRAIN, split_work
+from .native import CREW, as_bytes, chosen_isa
+from .threads import GRAIN, thread_share
 
 _WORK = 16
 """How much more an element costs than in plain decoding."""
@@ -45,9 +45,6 @@ def rewrite_minimums(
     flat = (as_bytes(packed), as_bytes(scales), as_bytes(minimums))
     out = (as_bytes(codes), as_bytes(new_scales), as_bytes(zero_points))
     kernels, spec = chosen_isa() if isa is None else isa, (bits, largest_k, block_size)
-
-    def run(begin: int, end: int) -> None:
-        _kernels.rewrite_minimums(kernels, *flat, spec, begin, end, *out)
-
-    split_work(run, n, n * block_size, threads, GRAIN // _WORK)
+    share = thread_share(n * block_size, threads, GRAIN // _WORK)
+    _kernels.rewrite_minimums(CREW, share, kernels, *flat, spec, *out)
     return codes, new_scales, zero_points

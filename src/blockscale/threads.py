@@ -1,4 +1,4 @@
-"""Work over rows, split over threads: one pool for the process, made when first needed."""
+"""How many threads work gets; Python's own work over rows, split over one pool for the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .arguments import is_integer
 from .errors import InputError
 
-# A thread with fewer elements than this costs more than it saves (waking it takes some 50 us).
+# A thread with fewer elements than this costs more than it saves.
 GRAIN = 1 << 18
 SEARCH_GRAIN = 1 << 14  # where a block takes much longer than its bytes
 
@@ -29,17 +29,22 @@ def thread_count(threads: int | None) -> int:
     return os.cpu_count() or 1
 
 
+def thread_share(elements: int, threads: int | None, grain: int) -> int:
+    """How many of at most `threads` threads to use; one with less than `grain` elements would not pay."""
+    allowed = thread_count(threads)
+    return max(1, min(allowed, elements // grain))
+
+
 def split_work(
     run: Callable[[int, int], Any], rows: int, elements: int, threads: int | None, grain: int
 ) -> list[Any]:
-    """Call `run(begin, end)` over ranges of rows; work of less than `grain` elements gets no thread.
+    """Call `run(begin, end)` over ranges of rows; the kernels split their own work (native.py).
 
     The calling thread takes its share, so that `threads=1`, small work and a lone processor need no pool.
     """
     if elements == 0 or rows == 0:
         return []
-    allowed = thread_count(threads)
-    count = min(allowed, rows, elements // grain) if elements >= 2 * grain else 1
+    count = min(rows, thread_share(elements, threads, grain))
     if count == 1:
         return [run(0, rows)]
     pieces = min(rows, count * 4)
@@ -65,7 +70,7 @@ def split_work(
 
 
 # One pool for the process, made when first needed: starting threads costs more than most calls. It only
-# grows; its threads run nothing but kernels, so calls from many threads may share it without deadlock.
+# grows; its threads wait for nothing, so calls from many threads may share it without deadlock.
 _shared: dict[int, ThreadPoolExecutor] = {}
 _shared_lock = Lock()
 

@@ -1,0 +1,40 @@
+// Threads that share the pieces of one kernel's work. Kernels stay single-threaded functions over a range of rows:
+// a crew calls them. Waking a thread of Python's own takes as long as a small matmul.
+#pragma once
+#include <stdint.h>
+
+#include <functional>
+
+namespace blockscale {
+
+class Crew {
+ public:
+  using Job = std::function<bool(int64_t piece)>;  // must not throw
+
+  Crew();
+  ~Crew();
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  // Calls job(i) once for each 0 <= i < pieces, here and on up to `helpers` other threads, which are started when
+  // first needed; returns whether all returned true. A call that meets another one does its work alone.
+  bool run(int64_t pieces, int32_t helpers, const Job& job);
+
+  // In a forked child: the threads stayed with the parent. What they share stays allocated, as it may be in use.
+  void forget();
+
+ private:
+  struct Shared;
+  Shared* shared_;
+};
+
+// Rows [0, rows) cut into pieces for `threads` threads: job(piece, begin, end).
+template <typename RowsJob>
+bool over_rows(Crew& crew, int32_t threads, int64_t rows, const RowsJob& job) {
+  const int64_t most = threads == 1 ? 1 : int64_t{threads} * 4;  // several each, so that none waits long for the last
+  const int64_t pieces = rows < most ? rows : most;
+  return crew.run(pieces, threads - 1,
+                  [&](int64_t i) { return job(i, rows * i / pieces, rows * (i + 1) / pieces); });
+}
+
+}  // namespace blockscale
