@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <stdexcept>
+#include <vector>
 
 #include "crew.h"
 #include "dispatch.h"
@@ -41,7 +42,17 @@ struct Weight {
   Flat<const int16_t> integers;
   Flat<const uint8_t> packed, scales;
   std::optional<Flat<const uint8_t>> offsets;
+  std::vector<int16_t> near;  // zero points in 16 bits: less to read
 };
+
+// The zero points in 16 bits, or nothing if one is beyond the limit.
+std::vector<int16_t> near_zero_points(const int32_t* z, int64_t count) {
+  uint32_t far = 0;
+  for (int64_t i = 0; i < count; ++i)
+    far |= static_cast<uint32_t>(z[i] > kZeroPointLimit) | static_cast<uint32_t>(z[i] < -kZeroPointLimit);
+  if (far) return {};
+  return std::vector<int16_t>(z, z + count);
+}
 
 Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
               Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets) {
@@ -71,7 +82,11 @@ Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integer
   }
   s.values = values.data(), s.integers = integers.data(), s.packed = packed.data(), s.scales = scales.data();
   s.offsets = offsets ? offsets->data() : nullptr;
-  return {s, rows, values, integers, packed, scales, offsets};
+  Weight made{s, rows, values, integers, packed, scales, offsets, {}};
+  if (s.offset == 1 && integers.size())
+    made.near = near_zero_points(static_cast<const int32_t*>(s.offsets), rows * blocks);
+  made.spec.near = made.near.empty() ? nullptr : made.near.data();  // stays there when the weight moves
+  return made;
 }
 
 void check_output(const Weight& w, int32_t threads, int64_t rows, const Matrix<float>& out) {

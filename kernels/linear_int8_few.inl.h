@@ -12,8 +12,8 @@ struct WeightRows {
   int64_t row_bytes, floats;
   float *scales, *shifts, *minimums;
   Storing stored;
-  const uint8_t* next_scales;  // of the rows that come next: asked for row by row
-  int64_t next_bytes;          // of a row
+  const uint8_t *next_scales, *next_offsets;  // of the rows that come next: asked for row by row
+  int64_t scale_bytes, offset_bytes;          // of a row; 0 if none comes
 };
 
 // Activations, scales and sums laid out like those of a weight row.
@@ -31,12 +31,12 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   constexpr int64_t kStepBytes = kCodes == kBytes ? 128 : 64;
   const int64_t place = n * w.floats + step * 16;
   const uint8_t* codes = w.codes + n * w.row_bytes;
-  for (int b = 0; b < 4 * kStepBytes; b += 64)  // in the order of memory
-    __builtin_prefetch(codes + kAhead + step * 4 * kStepBytes + b, 0, 2);
   Wide c[4][2];
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q)
     if (q < quarters) {
+      for (int b = 0; b < kStepBytes; b += 64)  // in the order of memory, a few at a time
+        __builtin_prefetch(codes + kAhead + (step * 4 + q) * kStepBytes + b, 0, 2);
       const uint8_t* p = codes + (q * rows.quarter + step) * kStepBytes;
       if constexpr (kCodes == kBytes) {
         wide_halves(p, &c[q][0], &c[q][1]);
@@ -76,7 +76,8 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   const FewRows rows = activations;
   alignas(64) float sums[kRows][kFewWeights * kLanes];
   for (int64_t n = 0; n < count; ++n) {
-    for (int64_t b = 0; b < w.next_bytes; b += 64) __builtin_prefetch(w.next_scales + n * w.next_bytes + b);
+    for (int64_t b = 0; b < w.scale_bytes; b += 64) __builtin_prefetch(w.next_scales + n * w.scale_bytes + b);
+    for (int64_t b = 0; b < w.offset_bytes; b += 64) __builtin_prefetch(w.next_offsets + n * w.offset_bytes + b);
     WideFloat sum[kRows];
     for (int i = 0; i < kRows; ++i) sum[i] = wide_zero();
     int64_t step = 0;
@@ -120,12 +121,14 @@ struct FewScratch {
   FewRows rows(const Int8Activations& a, int offset) {
     float *scales = memory.data + 3 * kFewWeights * at.floats, *sums = scales + a.rows * at.floats;
     int32_t* corrections = reinterpret_cast<int32_t*>(sums + a.rows * at.floats);
+    const int64_t steps = 4 * at.quarter, found = (at.segments + 3) / 4;  // steps of a quarter, of a row
     for (int64_t r = 0; r < a.rows; ++r)
-      for (int64_t t = 0; t < at.segments; ++t) {
-        const int64_t to = r * at.floats + at.place(t);
-        scales[to] = a.scales[r * a.segments + t], sums[to] = a.sums[r * a.segments + t];
-        corrections[to] = offset * static_cast<int32_t>(sums[to]);
-      }
+      for (int64_t s = 0; s < found; ++s)
+        for (int64_t j = 0, to = r * at.floats + s % steps * 16 + s / steps; j < 4 && s * 4 + j < at.segments; ++j) {
+          const int64_t from = r * a.segments + s * 4 + j, place = to + j * 4;
+          scales[place] = a.scales[from], sums[place] = a.sums[from];
+          corrections[place] = offset * static_cast<int32_t>(sums[place]);
+        }
     return {a, scales, sums, corrections, (at.segments + 3) / 4, 4 * at.quarter};
   }
 };
@@ -154,12 +157,13 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
   const int64_t steps = (at.segments + 3) / 4, bytes = steps * (order == kEvenOdd ? 64 : 128);
   FewScratch scratch(spec, at, a, bytes);
   if (!scratch.ok()) return false;
-  const int offset = stored_offset(spec);
-  const FewRows rows = scratch.rows(a, offset);
+  const FewRows rows = scratch.rows(a, stored_offset(spec));
   const int64_t part = kFewWeights * at.floats;
   float* memory = scratch.memory.data;
-  WeightRows w{nullptr, 0, at.floats, memory, memory + part, memory + 2 * part, Storing(spec), {}, 0};
+  WeightRows w{nullptr, 0, at.floats, memory, memory + part, memory + 2 * part, Storing(spec), {}, {}, 0, 0};
   const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
+  const int64_t offset_size = spec.offset == 0 ? 0 : spec.offset == 2 ? scale_size : spec.near ? 2 : 4;
+  const uint8_t* offsets = static_cast<const uint8_t*>(spec.near ? spec.near : spec.offsets);
   for (int64_t n = n_begin, count = 0; n < n_end; n += count) {
     const int64_t first = n * at.blocks;
     count = n_end - n < kFewWeights ? n_end - n : kFewWeights;
@@ -170,13 +174,14 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
         continue;
       }
     }
-    w.next_scales = static_cast<const uint8_t*>(spec.scales) + (first + kFewWeights * at.blocks) * scale_size;
-    w.next_bytes = n + 2 * kFewWeights <= n_end ? at.blocks * scale_size : 0;
+    const int64_t next = first + kFewWeights * at.blocks, next_blocks = n + 2 * kFewWeights <= n_end ? at.blocks : 0;
+    w.next_scales = static_cast<const uint8_t*>(spec.scales) + next * scale_size;
+    w.next_offsets = offsets + next * offset_size;
+    w.scale_bytes = next_blocks * scale_size, w.offset_bytes = next_blocks * offset_size;
     few_codes(spec, n, count, bytes, scratch.codes.data, codes, &w);
     with_scales(spec, spec.scales, first, [&](auto load) { spread_rows(at, count, load, spec.step, w.scales); });
     if (spec.offset == 1)
-      spread_rows(at, count, LoadZeroPoint{static_cast<const int32_t*>(spec.offsets) + first, offset}, 1.0f,
-                  w.shifts);
+      with_zero_points(spec, first, [&](auto load) { spread_rows(at, count, load, 1.0f, w.shifts); });
     if (spec.offset == 2)
       with_scales(spec, spec.offsets, first, [&](auto load) { spread_rows(at, count, load, 1.0f, w.minimums); });
     switch (stored_codes_of(spec)) {

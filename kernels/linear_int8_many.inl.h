@@ -123,9 +123,7 @@ inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, int64_t n, 
   }
   with_scales(spec, spec.scales, first, [&](auto load) { tile_spread(at, begin, end, load, spec.step, to.scales); });
   if (spec.offset == 1)
-    tile_spread(at, begin, end,
-                LoadZeroPoint{static_cast<const int32_t*>(spec.offsets) + first, stored_offset(spec)}, 1.0f,
-                to.shifts);
+    with_zero_points(spec, first, [&](auto load) { tile_spread(at, begin, end, load, 1.0f, to.shifts); });
   if (spec.offset == 2)
     with_scales(spec, spec.offsets, first, [&](auto load) { tile_spread(at, begin, end, load, 1.0f, to.minimums); });
 }

@@ -1,13 +1,12 @@
 // What weight rows hold per block (scales, minimums, zero points), as a float32 per segment.
 
-// Zero points beyond it might give sums that are not exact in float32: (2**11 + 128) * 127 * 32 < 2**24.
-constexpr int32_t kZeroPointLimit = 1024;
-
 inline bool small_zero_points(const LinearSpec& spec, int64_t first, int64_t count) {
+  if (spec.near) return true;
   const int32_t* z = static_cast<const int32_t*>(spec.offsets) + first;
-  bool small = true;
-  for (int64_t i = 0; i < count; ++i) small &= z[i] >= -kZeroPointLimit && z[i] <= kZeroPointLimit;
-  return small;
+  uint32_t far = 0;  // no `bool`: compilers make vectors of this
+  for (int64_t i = 0; i < count; ++i)
+    far |= static_cast<uint32_t>(z[i] > kZeroPointLimit) | static_cast<uint32_t>(z[i] < -kZeroPointLimit);
+  return far == 0;
 }
 
 // The blocks of a weight. What a row has per segment is laid out as it is added: the segments 4 s + j of the four
@@ -17,10 +16,6 @@ struct BlockPlaces {
   int64_t quarter;           // of a row, in sixteen segments
   int64_t floats;            // room for a row laid out
   int shift;                 // a block has 2**shift segments
-  int64_t place(int64_t t) const {
-    const int64_t u = t % (16 * quarter);
-    return u / 4 * 16 + u % 4 * 4 + t / (16 * quarter);
-  }
   explicit BlockPlaces(const LinearSpec& spec)
       : blocks((spec.length + spec.block_size - 1) / spec.block_size), segments((spec.length + 31) / 32),
         quarter((segments + 63) / 64), floats(quarter * 64),
@@ -37,13 +32,25 @@ struct QuarterOrder {
   }
 };
 
+// Sixteen words of each quarter, laid out: moved while they are small.
+inline void sixteen_words(const void* from, int64_t quarter, __m512i* two) {
+  static constexpr QuarterOrder<uint16_t> order;
+  const auto quarters = [&](int64_t q) {
+    const uint16_t *p = static_cast<const uint16_t*>(from) + q * quarter, *next = p + quarter;
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
+                              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next)), 1);
+  };
+  const __m512i low = quarters(0), high = quarters(2);
+  for (int k = 0; k < 2; ++k)
+    two[k] = _mm512_permutex2var_epi16(low, _mm512_load_si512(order.from + 32 * k), high);
+}
+
 // Sixteen from block b on; the masked form reads only where the mask has ones.
 struct LoadE8m0 {
   const uint8_t* from;
   __m512 operator()(int64_t b, __mmask16 which) const {
     return e8m0_lanes({_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(which, from + b))}).v;
   }
-  // Sixteen of each quarter, laid out: moved while they are small.
   void quarters(int64_t b, int64_t quarter, WideFloat* x) const {
     static constexpr QuarterOrder<uint8_t> order;
     const auto part = [&](int64_t q) {
@@ -62,19 +69,12 @@ struct LoadHalf {
   __m512 operator()(int64_t b, __mmask16 which) const {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, from + b));
   }
-  void quarters(int64_t b, int64_t quarter, WideFloat* x) const {  // as above
-    static constexpr QuarterOrder<uint16_t> order;
-    const auto two = [&](int64_t q) {
-      const uint16_t* p = from + b + q * quarter;
-      const __m256i next = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + quarter));
-      return _mm512_inserti64x4(
-          _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), next, 1);
-    };
-    const __m512i low = two(0), high = two(2);
+  void quarters(int64_t b, int64_t quarter, WideFloat* x) const {
+    __m512i two[2];
+    sixteen_words(from + b, quarter, two);
     for (int k = 0; k < 2; ++k) {
-      const __m512i v = _mm512_permutex2var_epi16(low, _mm512_load_si512(order.from + 32 * k), high);
-      x[2 * k].v = _mm512_cvtph_ps(_mm512_castsi512_si256(v));
-      x[2 * k + 1].v = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1));
+      x[2 * k].v = _mm512_cvtph_ps(_mm512_castsi512_si256(two[k]));
+      x[2 * k + 1].v = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(two[k], 1));
     }
   }
 };
@@ -95,6 +95,23 @@ struct LoadZeroPoint {
   __m512 operator()(int64_t b, __mmask16 which) const {
     const __m512i z = _mm512_maskz_loadu_epi32(which, from + b);
     return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
+  }
+};
+struct LoadNear {
+  const int16_t* from;
+  int offset;
+  __m512 operator()(int64_t b, __mmask16 which) const {
+    const __m512i z = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(which, from + b));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
+  }
+  void quarters(int64_t b, int64_t quarter, WideFloat* x) const {
+    __m512i two[2];
+    sixteen_words(from + b, quarter, two);
+    for (int k = 0; k < 2; ++k) {
+      two[k] = _mm512_add_epi16(two[k], _mm512_set1_epi16(static_cast<int16_t>(offset)));
+      x[2 * k].v = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(two[k])));
+      x[2 * k + 1].v = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(two[k], 1)));
+    }
   }
 };
 
@@ -182,6 +199,15 @@ struct LoadZeroPoint {
     return _mm256_cvtepi32_ps(_mm256_add_epi32(z, _mm256_set1_epi32(offset)));
   }
 };
+struct LoadNear {
+  const int16_t* from;
+  int offset;
+  float one(int64_t b) const { return static_cast<float>(from[b] + offset); }
+  __m256 eight(int64_t b) const {
+    const __m256i z = _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b)));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(z, _mm256_set1_epi32(offset)));
+  }
+};
 
 // Sixteen segments from t on; zero past the last.
 template <typename Load>
@@ -223,4 +249,14 @@ inline void with_scales(const LinearSpec& spec, const void* from, int64_t first,
     use(LoadBfloat16{static_cast<const uint16_t*>(from) + first});
   else
     use(LoadFloat{static_cast<const float*>(from) + first});
+}
+
+// As above, with what loads zero points, moved as far as stored codes are.
+template <typename Use>
+inline void with_zero_points(const LinearSpec& spec, int64_t first, Use use) {
+  const int offset = stored_offset(spec);
+  if (spec.near)
+    use(LoadNear{spec.near + first, offset});
+  else
+    use(LoadZeroPoint{static_cast<const int32_t*>(spec.offsets) + first, offset});
 }

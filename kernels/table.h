@@ -59,6 +59,9 @@ struct DecodeSpec {
 // Codes of a weight for the matmul: which fast decoding fits.
 enum class LinearKind : int32_t { kTable = 0, kInt4, kUint4, kInt8, kUint8, kE2m1, kE4m3, kE5m2 };
 
+// Zero points beyond it might give sums that are not exact in float32: (2**11 + 128) * 127 * 32 < 2**24.
+constexpr int32_t kZeroPointLimit = 1024;
+
 // A weight (rows, length) as the matmul sees it.
 struct LinearSpec {
   int32_t bits, family, scale_type, offset;  // as in DecodeSpec; family 2: plain float32 rows, no blocks
@@ -71,6 +74,7 @@ struct LinearSpec {
   int64_t row_bytes;
   const void* scales;
   const void* offsets;
+  const int16_t* near;                       // zero points in 16 bits, if all are within the limit; else null
   int64_t length, block_size;
 };
 

@@ -320,9 +320,15 @@ void fuzz_linear(const Variants& v, long seed) {
   for (size_t i = 0; i < packed.size; ++i) packed.data[i] = static_cast<char>(draw());
   for (size_t i = 0; i < scales.size; ++i)  // MX: also 0 and 255; others: no NaN
     scales.data[i] = static_cast<char>(spec.family ? draw() & 0x3F : below(40) ? 100 + below(40) : -(draw() & 1));
+  const bool near = spec.offset == 1 && below(2);
+  Buffer words(near ? s.rows * s.blocks * 2 : 0);
   for (int64_t i = 0; i < s.rows * s.blocks && spec.offset == 1; ++i) {
-    const int32_t z = below(200) ? static_cast<int32_t>(below(256)) - 128 : static_cast<int32_t>(draw());
+    const int32_t reach = near && below(8) == 0 ? kZeroPointLimit : 128;
+    const int32_t small = static_cast<int32_t>(below(2 * reach + 1)) - reach;
+    const int32_t z = near || below(200) ? small : static_cast<int32_t>(draw());
     memcpy(offsets.data + 4 * i, &z, 4);
+    const int16_t word = static_cast<int16_t>(z);
+    if (near) memcpy(words.data + 2 * i, &word, 2);
   }
   for (size_t i = 0; i < offsets.size && spec.offset == 2; ++i) offsets.data[i] = static_cast<char>(draw() & 0x3F);
   memset(a.data, 0, a.size);
@@ -333,6 +339,7 @@ void fuzz_linear(const Variants& v, long seed) {
     }
   spec.packed = reinterpret_cast<uint8_t*>(packed.data), spec.row_bytes = s.row_bytes;
   spec.scales = scales.data, spec.offsets = spec.offset ? offsets.data : nullptr;
+  spec.near = near ? reinterpret_cast<int16_t*>(words.data) : nullptr;
   spec.length = s.length, spec.block_size = s.size;
 
   const float* x = reinterpret_cast<float*>(a.data);
