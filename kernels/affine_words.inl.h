@@ -32,15 +32,22 @@ constexpr ByteOrder kNibbleOrder = byte_order(kType == kBfloat16, 4);
 template <int32_t kType>
 constexpr ByteOrder kCodeOrder = byte_order(kType == kBfloat16, 2);
 
-// Four blocks of 32 codes to 64 bytes of two codes each, of which the bits in `flip` change.
+// Four blocks of 32 codes to 64 bytes of two codes each, of which the bits in `flip` change. Returns them.
 template <int32_t kType>
-inline void store_nibbles(uint8_t* out, const __m512i* words, char flip) {
+inline __m512i store_nibbles(uint8_t* out, const __m512i* words, char flip) {
   __m512i pairs[4];
   for (int i = 0; i < 4; ++i) pairs[i] = _mm512_madd_epi16(words[i], _mm512_set1_epi32(1 | 16 << 16));
   const __m512i low = _mm512_packus_epi32(pairs[0], pairs[1]), high = _mm512_packus_epi32(pairs[2], pairs[3]);
   const __m512i order = _mm512_load_si512(kNibbleOrder<kType>.from);
-  const __m512i bytes = _mm512_permutexvar_epi8(order, _mm512_packus_epi16(low, high));
-  _mm512_storeu_si512(out, _mm512_xor_si512(bytes, _mm512_set1_epi8(flip)));
+  __m512i bytes = _mm512_permutexvar_epi8(order, _mm512_packus_epi16(low, high));
+  bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(flip));
+  _mm512_storeu_si512(out, bytes);
+  return bytes;
+}
+
+inline int64_t zero_nibbles(__m512i bytes) {
+  return __builtin_popcountll(_mm512_testn_epi8_mask(bytes, _mm512_set1_epi8(0x0F))) +
+         __builtin_popcountll(_mm512_testn_epi8_mask(bytes, _mm512_set1_epi8('\xF0')));
 }
 
 // Two blocks to 64 codes of a byte each. Returns the number of zeros.
@@ -53,7 +60,7 @@ inline int64_t store_codes(uint8_t* out, const __m512i* words, bool is_signed) {
 }
 
 struct GroupFindings {
-  __m512i saturated = {}, zero_codes = {};  // minus the number, in each lane
+  __m512i saturated = {};  // minus the number, in each lane
   __m512i seen = {};                        // all codes, ored
   __m512i least = _mm512_set1_epi32(-1);    // magnitude, in twice its bits
 };
@@ -105,31 +112,40 @@ template <AffineKind kKind>
   }
 }
 
-// The same of 16-bit numbers: the largest of words that order as the numbers do, or as their negatives.
+// 16-bit numbers as words that order as they do, and back.
+inline __m512i ordered_words(__m512i u) {
+  return _mm512_ternarylogic_epi32(u, _mm512_srai_epi16(u, 15), _mm512_set1_epi16(INT16_MAX), 0x78);  // u ^ (sign & c)
+}
+
+// The same of 16-bit numbers. For q4_0 the largest of words that order as the numbers of one sign do, and above those
+// of the other.
 template <AffineKind kKind, int32_t kType>
 [[gnu::always_inline]] inline void whole_ends_words(const char* x, int parts, AffineGroup* g) {
   const __m512i sign = _mm512_set1_epi16(INT16_MIN);
   Ints low[kGroup], high[kGroup];
   for (int b = 0; b < kGroup; ++b) {
-    __m512i least = _mm512_setzero_si512(), most = least;
-    for (int i = 0; i < parts; ++i) {
-      const __m512i u = _mm512_loadu_si512(block_input<kType>(x, b * parts + i));
-      // q4_0: negative numbers above the others, and the other way round; q4_1: all in order
-      const __m512i flip = _mm512_or_si512(_mm512_srai_epi16(u, 15), sign);
-      const __m512i down = kKind == kQ4_0 ? u : _mm512_xor_si512(u, _mm512_xor_si512(flip, _mm512_set1_epi16(-1)));
-      most = _mm512_max_epu16(most, _mm512_xor_si512(u, kKind == kQ4_0 ? sign : flip));
-      least = _mm512_max_epu16(least, down);
+    const __m512i first = _mm512_loadu_si512(block_input<kType>(x, b * parts));
+    if (kKind == kQ4_0) {
+      low[b] = (Ints)first, high[b] = (Ints)_mm512_xor_si512(first, sign);
+      continue;
     }
-    high[b] = (Ints)most, low[b] = (Ints)least;
+    __m512i least = ordered_words(first), most = least;
+    for (int i = 1; i < parts; ++i) {
+      const __m512i word = ordered_words(_mm512_loadu_si512(block_input<kType>(x, b * parts + i)));
+      least = _mm512_min_epi16(least, word), most = _mm512_max_epi16(most, word);
+    }
+    low[b] = (Ints)_mm512_xor_si512(least, _mm512_set1_epi16(INT16_MAX));  // turned round, as unsigned words
+    high[b] = (Ints)_mm512_xor_si512(most, sign);
   }
-  const auto number = [&](__m512i word, bool inverted) {
-    if (kKind == kQ4_0) return inverted ? word : _mm512_xor_si512(word, sign);
-    const __m512i w = inverted ? _mm512_xor_si512(word, _mm512_set1_epi16(-1)) : word;
-    const __m512i positive = _mm512_srai_epi16(w, 15);  // all ones where it was
-    return _mm512_xor_si512(w, _mm512_or_si512(_mm512_xor_si512(positive, _mm512_set1_epi16(-1)), sign));
-  };
-  store(g->low, widened<kType>(number(largest_words(low), true)));
-  store(g->high, widened<kType>(number(largest_words(high), false)));
+  __m512i least = largest_words(low), most = largest_words(high);
+  if (kKind == kQ4_0) {
+    most = _mm512_xor_si512(most, sign);
+  } else {
+    least = ordered_words(_mm512_xor_si512(least, _mm512_set1_epi16(INT16_MAX)));
+    most = ordered_words(_mm512_xor_si512(most, sign));
+  }
+  store(g->low, widened<kType>(least));
+  store(g->high, widened<kType>(most));
 }
 
 template <AffineKind kKind, int32_t kType>
@@ -161,10 +177,10 @@ template <AffineKind kKind, int32_t kType>
   if (kKind == kQ4_0) {
     const __m512 middle = _mm512_set1_ps(8.5f);
     const auto code = [&](__m512 v) { return _mm512_cvttps_epi32(_mm512_add_ps(_mm512_mul_ps(v, inverse), middle)); };
-    const __m512i words = _mm512_packs_epi32(code(p), code(q));
-    count_words(&f->saturated, _mm512_cmpgt_epi16_mask(words, _mm512_set1_epi16(15)));
-    count_words(&f->zero_codes, _mm512_cmpeq_epi16_mask(words, _mm512_set1_epi16(8)));
-    return _mm512_min_epi16(words, _mm512_set1_epi16(15));
+    // the scale is an eighth of the largest magnitude, so that 16 is the largest code, and the one that saturates
+    const __m512i words = _mm512_packs_epi32(code(p), code(q)), kept = _mm512_min_epi16(words, _mm512_set1_epi16(15));
+    f->saturated = _mm512_add_epi16(f->saturated, _mm512_sub_epi16(kept, words));
+    return kept;
   }
   const __m512 low = _mm512_set1_ps(g.shift[b]), half = _mm512_set1_ps(0.5f);
   const auto code = [&](__m512 v) {
@@ -215,12 +231,13 @@ inline bool affine_words_of(const AffineSpec& spec, const char* x, uint8_t* pack
     }
     if (kKind == kQ8_0)
       for (int j = 0; j < 4; j += 2) zero_codes += store_codes<kType>(packed + (b + j) * 32, words + j, true);
+    else if (kKind == kQ4_0)
+      zero_codes += zero_nibbles(store_nibbles<kType>(packed + b * 16, words, '\x88'));
     else
-      store_nibbles<kType>(packed + b * 16, words, kKind == kQ4_0 ? '\x88' : '\0');
+      store_nibbles<kType>(packed + b * 16, words, 0);
   }
   if (kKind == kQ4_1) return !_mm512_movepi16_mask(found.seen);  // NaN gives a negative code
   if (has_zero<kType>(found)) zero_codes -= count_zeros<kType>(x, kGroup);
-  counts->zeroed += word_total(found.zero_codes);
   counts->zeroed[0] -= static_cast<int32_t>(zero_codes);
   counts->saturated += word_total(found.saturated);
   if (kKind == kQ4_0) counts->saturated_blocks += count_saturated<kKind>(spec, g);

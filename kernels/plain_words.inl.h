@@ -2,9 +2,10 @@
 // work per element. Blocks are of 32 or a few times that; a part is 32 elements.
 //
 // With v = x * (1/s) in float32, |v| <= 2**bits, v is within 2**(bits - 23) of x / s. Where it is not as near to a
-// half, v rounded plus the zero point is the code. A group in which it is anywhere is done again: between the integers
-// f and f + 1 around v, the sign of x - s * (f + 1/2), which a fused multiply-add gives exactly, decides. (That x / s
-// is rounded to float64 first changes nothing: unless it is f + 1/2, it differs from that by more than 2**-34 of it.)
+// half, v rounded plus the zero point is the code. Four parts in which it is anywhere are done again: between the
+// integers f and f + 1 around v, the sign of x - s * (f + 1/2), which a fused multiply-add gives exactly, decides.
+// (That x / s is rounded to float64 first changes nothing: unless it is f + 1/2, it differs from that by more than
+// 2**-34 of it.) Halves are not rare: 16-bit numbers and scales have few bits.
 // Groups in which the end of a block has a code out of range are left to the other path, like those with NaN, which
 // converts to the least integer.
 
@@ -23,6 +24,7 @@ inline bool plain_is_simple(const AffineSpec& spec, const AffineGroup& g) {
 struct PlainFindings : GroupFindings {
   __m512 farthest[2] = {};                  // from an integer
   __m512i lowest = _mm512_setzero_si512();  // rounded value
+  __m512i zero_codes = {};                  // minus the number, in each lane
   __mmask32 beyond = 0;                     // codes out of range
 };
 
@@ -61,38 +63,60 @@ inline __mmask32 beyond_codes(__m512i words, int least, int count) {
   return _mm512_cmpge_epu16_mask(codes, _mm512_set1_epi16(static_cast<int16_t>(count)));
 }
 
-enum class Coded { kYes, kNo, kUnsure };
+struct PlainParts {
+  const AffineSpec& spec;
+  const AffineGroup& g;
+  const char* x;
+  int shift;             // a block has 2**shift parts
+  bool flip;             // so that codes are not negative in their words
+  int32_t add[kGroup];   // zero points, twice each
 
-template <int32_t kType, bool kExact>
-inline Coded plain_codes(const AffineSpec& spec, const AffineGroup& g, const char* x, int parts, uint8_t* packed,
-                        AffineCounts* counts) {
-  const bool flip = spec.bits == 4 && spec.qmin < 0;  // so that codes are not negative in their words
-  const int shift = __builtin_ctz(static_cast<unsigned>(parts));
-  const Words zero_points = (Words)(truncate(load<Floats>(g.shift)) + (flip ? 8 : 0)) & 0xFFFFu;
-  int32_t add[kGroup];
-  store(add, zero_points | zero_points << 16);
-  PlainFindings found;
-  for (int at = 0; at < kGroup * parts; at += 4) {
-    __m512i words[4];
+  PlainParts(const AffineSpec& of, const AffineGroup& group, const char* input, int parts)
+      : spec(of), g(group), x(input), shift(__builtin_ctz(static_cast<unsigned>(parts))),
+        flip(of.bits == 4 && of.qmin < 0) {
+    const Words zero_points = (Words)(truncate(load<Floats>(g.shift)) + (flip ? 8 : 0)) & 0xFFFFu;
+    store(add, zero_points | zero_points << 16);
+  }
+
+  // Codes of four parts, from part `at` on.
+  template <int32_t kType, bool kExact>
+  [[gnu::always_inline]] inline void codes(int at, __m512i* words, PlainFindings* f) const {
     for (int j = 0; j < 4; ++j) {
       const char* part = block_input<kType>(x, at + j);
       const int b = (at + j) >> shift;
       prefetch_block<kType>(part);
-      words[j] = plain_part<kType, kExact>(part, g.scale[b], g.inverse[b], add[b], &found);
+      words[j] = plain_part<kType, kExact>(part, g.scale[b], g.inverse[b], add[b], f);
       // an end at a half may be beyond, whatever plain_is_simple says
-      if (kExact) found.beyond |= beyond_codes(words[j], spec.qmin + (flip ? 8 : 0), spec.qmax - spec.qmin + 1);
+      if (kExact) f->beyond |= beyond_codes(words[j], spec.qmin + (flip ? 8 : 0), spec.qmax - spec.qmin + 1);
     }
+  }
+};
+
+template <int32_t kType>
+inline bool plain_codes(const AffineSpec& spec, const AffineGroup& g, const char* x, int parts, uint8_t* packed,
+                        AffineCounts* counts) {
+  const PlainParts all(spec, g, x, parts);
+  const __m512 near_half = _mm512_set1_ps(0.5f - static_cast<float>(1 << spec.bits) * 0x1.04p-23f);
+  PlainFindings found;
+  for (int at = 0; at < kGroup * parts; at += 4) {
+    __m512i words[4];
+    PlainFindings with = found;
+    all.codes<kType, false>(at, words, &with);
+    if (any((Ints)((Floats)_mm512_max_ps(with.farthest[0], with.farthest[1]) > (Floats)near_half))) {
+      with = found;
+      all.codes<kType, true>(at, words, &with);
+    }
+    found = with;
     if (spec.bits == 4)
-      store_nibbles<kType>(packed + at * 16, words, flip ? '\x88' : '\0');
+      store_nibbles<kType>(packed + at * 16, words, all.flip ? '\x88' : '\0');
     else
       for (int j = 0; j < 4; j += 2) store_codes<kType>(packed + (at + j) * 32, words + j, spec.qmin < 0);
+    found.farthest[0] = found.farthest[1] = _mm512_setzero_ps();
   }
-  const float near_half = 0.5f - static_cast<float>(1 << spec.bits) * 0x1.04p-23f;
-  if (_mm512_cmplt_epi16_mask(found.lowest, _mm512_set1_epi16(-512)) || found.beyond) return Coded::kNo;
-  if (any((Ints)(maximum((Floats)found.farthest[0], (Floats)found.farthest[1]) > near_half))) return Coded::kUnsure;
+  if (_mm512_cmplt_epi16_mask(found.lowest, _mm512_set1_epi16(-512)) || found.beyond) return false;
   counts->zeroed += word_total(found.zero_codes);
   if (has_zero<kType>(found)) counts->zeroed[0] += static_cast<int32_t>(count_zeros<kType>(x, kGroup * parts));
-  return Coded::kYes;
+  return true;
 }
 
 template <int32_t kType>
@@ -100,16 +124,16 @@ inline bool plain_words_of(const AffineSpec& spec, const ScaleGrid& grid, const 
                            const AffineOutputs& out, int64_t block, AffineCounts* counts) {
   AffineGroup g;
   AffineCounts found;
-  whole_ends<kPlain, kType>(x, parts, &g);
-  if (spec.rule == 0) {
+  if (spec.rule == 0 && parts == 1) {
+    group_amax_words<kType>(x, g.high);  // magnitudes are ordered as they are
+  } else {
+    whole_ends<kPlain, kType>(x, parts, &g);
     const Floats low = from_ordered(load<Ints>(g.low)), high = from_ordered(load<Ints>(g.high));
-    store(g.high, (Ints)maximum(-low, high));
+    if (spec.rule == 0) store(g.high, (Ints)maximum(-low, high));
   }
   plain_scales(spec, grid, kGroup, &g, &found);
   if (g.special || !plain_is_simple(spec, g)) return false;
-  Coded done = plain_codes<kType, false>(spec, g, x, parts, out.packed, &found);
-  if (done == Coded::kUnsure) done = plain_codes<kType, true>(spec, g, x, parts, out.packed, &found);
-  if (done != Coded::kYes) return false;
+  if (!plain_codes<kType>(spec, g, x, parts, out.packed, &found)) return false;
   store_parameters(spec, g, kGroup, out.scales, out.offsets, block);
   counts->zeroed += found.zeroed;
   counts->zero_blocks += found.zero_blocks;

@@ -55,7 +55,7 @@ inline Ints widened(__m512i words) {
 }
 
 // Of the sixteen vectors, one for each block: the largest word of each, signed or not, in the low halves.
-inline __m512i largest_words(const Ints* v) {
+[[gnu::always_inline]] inline __m512i largest_words(const Ints* v) {
   Ints top[16 / kLanes];
   combine_lanes(v, top, [](Ints a, Ints b) { return (Ints)_mm512_max_epu16((__m512i)a, (__m512i)b); });
   const __m512i pairs = (__m512i)top[0];
