@@ -27,14 +27,14 @@ constexpr int64_t kPanel = 128;    // activation rows that share a decoded tile
 // Loads and stores that copy bytes would make gcc keep accumulators in memory as well.
 typedef float LooseFloats __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
 
-// lanes(i, j) += a_i * w_j over n elements (a multiple of 16).
+// lanes(i, j) += a_i * w_j over n elements (a multiple of 16); the lanes begin with zeros if `first`.
 template <int kA>
-inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t n, float* lanes) {
+inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t n, bool first, float* lanes) {
   for (int h = 0; h < kLanes; h += kWidth) {
     Floats sum[kA][kRowsW];
     for (int i = 0; i < kA; ++i)
       for (int j = 0; j < kRowsW; ++j)
-        sum[i][j] = *reinterpret_cast<const LooseFloats*>(lanes + (i * kRowsW + j) * kLanes + h);
+        sum[i][j] = first ? Floats{} : *reinterpret_cast<const LooseFloats*>(lanes + (i * kRowsW + j) * kLanes + h);
     for (int64_t k = h; k < n; k += kLanes) {
       Floats x[kA];
       for (int i = 0; i < kA; ++i) x[i] = *reinterpret_cast<const LooseFloats*>(a + i * a_stride + k);
@@ -49,11 +49,24 @@ inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t n
   }
 }
 
-inline void dot_rows(int64_t rows, const float* a, int64_t a_stride, const float* w, int64_t n, float* lanes) {
-  if (rows >= kRowsA) return dot_tile<kRowsA>(a, a_stride, w, n, lanes);
-  if (rows == 3) dot_tile<3>(a, a_stride, w, n, lanes);
-  if (rows == 2) dot_tile<2>(a, a_stride, w, n, lanes);
-  if (rows == 1) dot_tile<1>(a, a_stride, w, n, lanes);
+inline void dot_rows(int64_t rows, const float* a, int64_t a_stride, const float* w, int64_t n, bool first,
+                     float* lanes) {
+  if (rows >= kRowsA) return dot_tile<kRowsA>(a, a_stride, w, n, first, lanes);
+  if (rows == 3) dot_tile<3>(a, a_stride, w, n, first, lanes);
+  if (rows == 2) dot_tile<2>(a, a_stride, w, n, first, lanes);
+  if (rows == 1) dot_tile<1>(a, a_stride, w, n, first, lanes);
+}
+
+// Lanes of a group of activation rows, (weights / kRowsW, kTileLanes), to `count` outputs of each.
+inline void add_group(float* lanes, int64_t rows, int64_t count, float* out, int64_t out_stride) {
+  constexpr int64_t kTile = kRowsA * kRowsW;
+  float sums[kTileRows / kRowsW * kTile + 16];
+  add_all_lanes(lanes, (count + kRowsW - 1) / kRowsW * kTile, sums);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < count; j += kRowsW) {
+      const int64_t n = kRowsW < count - j ? kRowsW : count - j;
+      memcpy(out + i * out_stride + j, sums + j * kRowsA + i * kRowsW, static_cast<size_t>(n) * 4);
+    }
 }
 
 // Weight rows decoded together, and a chunk of K.
@@ -83,7 +96,6 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
   for (int64_t n = n_begin; n < n_end; n += tile.rows) {
     const int64_t count = tile.rows < n_end - n ? tile.rows : n_end - n;
     const int64_t used = (count + kRowsW - 1) / kRowsW * kRowsW;
-    memset(tile.lanes, 0, static_cast<size_t>(groups * group_lanes) * 4);
     for (int64_t k = 0; k < spec.length; k += tile.chunk) {
       const int64_t size = tile.chunk < spec.length - k ? tile.chunk : spec.length - k;
       const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
@@ -96,11 +108,11 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
       for (int64_t i = 0; i < groups; ++i)
         for (int64_t j = 0; j < used; j += kRowsW)
           dot_rows(rows - i * kRowsA, a + i * kRowsA * a_stride + k, a_stride, tile.data + j * kTileStride, padded,
-                   tile.lanes + i * group_lanes + j / kRowsW * kTileLanes);
+                   k == 0, tile.lanes + i * group_lanes + j / kRowsW * kTileLanes);
     }
-    for (int64_t i = 0; i < rows; ++i)
-      add_all_lanes(tile.lanes + i / kRowsA * group_lanes + i % kRowsA * (kRowsW * kLanes), count,
-                    out + i * out_stride + n);
+    for (int64_t i = 0; i < groups; ++i)
+      add_group(tile.lanes + i * group_lanes, rows - i * kRowsA < kRowsA ? rows - i * kRowsA : kRowsA, count,
+                out + i * kRowsA * out_stride + n, out_stride);
   }
 }
 
@@ -112,12 +124,13 @@ inline int64_t linear_row(const LinearSpec& spec, const float* a, int64_t n_begi
   int64_t n = n_begin;
   for (; n + 4 <= n_end; n += 4) {
     if (spec.offset == 1 && !zero_points_fit(spec, n * blocks, 4 * blocks)) break;
-    float lanes[4 * kLanes] = {};
+    float lanes[16 * kLanes] = {}, sums[16];  // adding reads and writes sixteen
     for (int64_t k = 0; k < spec.length; k += kChunk) {
       const int64_t size = kChunk < spec.length - k ? kChunk : spec.length - k;
       dot(spec, n, k, size / 32, a + k, lanes);
     }
-    add_all_lanes(lanes, 4, out + n);
+    add_all_lanes(lanes, 4, sums);
+    memcpy(out + n, sums, sizeof(float) * 4);
   }
   return n;
 }
@@ -139,7 +152,8 @@ bool linear_float(const LinearSpec& spec, const float* a, int64_t rows, int64_t 
   const bool many = rows >= kManyActivations;
   const int64_t tile_rows = rows <= kRowsA ? kRowsW : many ? kTileRows / 2 : kTileRows;
   const int64_t panel = rows < kPanel ? rows : kPanel;
-  Lined data(tile_rows * kTileStride + 16), lanes((panel + kRowsA - 1) / kRowsA * (tile_rows / kRowsW) * kTileLanes);
+  Lined data(tile_rows * kTileStride + 16);
+  Lined lanes((panel + kRowsA - 1) / kRowsA * (tile_rows / kRowsW) * kTileLanes + 16 * kLanes);  // read by sixteen
   Scratch<uint8_t> codes(kChunk + 8);
   if (!data.data || !lanes.data || !codes.data) return false;
   const FloatTile tile{tile_rows, many ? kChunk / 2 : kChunk, data.data, lanes.data, codes.data};

@@ -75,6 +75,7 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   const WeightRows w = weights;  // copies: the compiler knows that nothing writes to them
   const FewRows rows = activations;
   alignas(64) float sums[kRows][kFewWeights * kLanes];
+  if (count < kFewWeights) memset(sums, 0, sizeof sums);
   for (int64_t n = 0; n < count; ++n) {
     for (int64_t b = 0; b < w.scale_bytes; b += 64) __builtin_prefetch(w.next_scales + n * w.scale_bytes + b);
     for (int64_t b = 0; b < w.offset_bytes; b += 64) __builtin_prefetch(w.next_offsets + n * w.offset_bytes + b);

@@ -67,15 +67,18 @@ inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] beco
   x[2].v = _mm512_shuffle_ps(c, d, 0x44), x[3].v = _mm512_shuffle_ps(c, d, 0xEE);
 }
 
-// The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k.
+// The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k. Sixteen rows are read.
 inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
-  Words x[16], v[16];
-#pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) x[r] = r < count ? load<Words>(lanes + r * 16) : Words{};
-  transpose_lanes(x);
-#pragma GCC unroll 16
-  for (int l = 0; l < 16; ++l) v[l] = x[l % 4 * 4 + l / 4];
-  _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), halve_lanes(v));
+  __m512 quads[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const float* p = lanes + i * 4 * 16;
+    const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
+    const __m512 c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
+    quads[i] = halve_2(halve_4(a, b), halve_4(c, d));
+  }
+  const __m512 sums = halve_8(halve_16(quads[0], quads[1]), halve_16(quads[2], quads[3]));
+  _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), sums);
 }
 
 #else  // AVX2: two halves; signed codes

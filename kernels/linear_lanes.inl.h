@@ -6,10 +6,22 @@ inline float add_lanes(float* lane) {
   return lane[0];
 }
 
-// The lanes of output n, where those of kRowsW outputs lie one after the other in each tile.
-inline float* lanes_of(float* lanes, int64_t n) { return lanes + n / kRowsW * kTileLanes + n % kRowsW * kLanes; }
-
 #if defined(__AVX512F__)
+// Lanes halved for two vectors at once, their halves side by side: 16 lanes each to 8, 8 to 4; 4 to 2, 2 to 1.
+[[gnu::always_inline]] inline __m512 halve_16(__m512 p, __m512 q) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(p, q, 0x44), _mm512_shuffle_f32x4(p, q, 0xEE));
+}
+[[gnu::always_inline]] inline __m512 halve_8(__m512 p, __m512 q) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(p, q, 0x88), _mm512_shuffle_f32x4(p, q, 0xDD));
+}
+[[gnu::always_inline]] inline __m512 halve_4(__m512 p, __m512 q) {
+  const __m512d a = _mm512_castps_pd(p), b = _mm512_castps_pd(q);
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+}
+[[gnu::always_inline]] inline __m512 halve_2(__m512 p, __m512 q) {
+  return _mm512_add_ps(_mm512_shuffle_ps(p, q, 0x88), _mm512_shuffle_ps(p, q, 0xDD));
+}
+
 // Lane j of sixteen sums in vector j.
 [[gnu::always_inline]] inline __m512 halve_lanes(const Words* lanes) {
   __m512 v[16];
@@ -22,18 +34,21 @@ inline float* lanes_of(float* lanes, int64_t n) { return lanes + n / kRowsW * kT
   return v[0];
 }
 
-inline void add_all_lanes(float* lanes, int64_t count, float* out) {
+// `count` times sixteen lanes, one after the other, to sums; sixteen at a time are read and written.
+inline void add_all_lanes(const float* lanes, int64_t count, float* out) {
   for (int64_t n = 0; n < count; n += 16) {
-    const int64_t left = count - n < 16 ? count - n : 16;
-    Words v[16];
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r) v[r] = r < left ? load<Words>(lanes_of(lanes, n + r)) : Words{};
-    transpose_lanes(v);
-    _mm512_mask_storeu_ps(out + n, static_cast<__mmask16>((1u << left) - 1), halve_lanes(v));
+    __m512 quads[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // in the order that leaves the sums in theirs
+      const float* p = lanes + (n + i) * 16;
+      const __m512 first = halve_16(_mm512_loadu_ps(p), _mm512_loadu_ps(p + 64));
+      quads[i] = halve_8(first, halve_16(_mm512_loadu_ps(p + 128), _mm512_loadu_ps(p + 192)));
+    }
+    _mm512_storeu_ps(out + n, halve_2(halve_4(quads[0], quads[1]), halve_4(quads[2], quads[3])));
   }
 }
 #else
 inline void add_all_lanes(float* lanes, int64_t count, float* out) {
-  for (int64_t n = 0; n < count; ++n) out[n] = add_lanes(lanes_of(lanes, n));
+  for (int64_t n = 0; n < count; ++n) out[n] = add_lanes(lanes + n * kLanes);
 }
 #endif
