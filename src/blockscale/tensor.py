@@ -13,30 +13,24 @@ from .blocks import BlockGrid, as_rows, block_grid, check_padding
 from .dequantize import dequantize_rows
 from .errors import InputError, SchemeError
 from .metrics import BlockErrors, TensorError, measure_error
-from .packing import pack_codes, unpack_codes
+from .packing import pack_codes
 from .report import QuantizeReport
 from .schemes import Scheme
-from .tensor_parts import bit_patterns, block_rows, check_part, offset_dtype, row_span
-
-
-class _Preparable:
-    """A place beside the value for what someone made of it and wants again; not copied, not pickled."""
-
-    __slots__ = ("_prepared",)
-    _prepared: object
-
-    @property
-    def prepared(self) -> object:
-        """What `prepare` was given last, or None."""
-        return getattr(self, "_prepared", None)
-
-    def prepare(self, made: object) -> None:
-        """Keep `made` as long as the tensor lives."""
-        object.__setattr__(self, "_prepared", made)
+from .tensor_parts import (
+    Preparable,
+    bit_patterns,
+    block_limits,
+    block_rows,
+    check_affine_scales,
+    check_part,
+    code_rows,
+    offset_dtype,
+    sliced_rows,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BlockTensor(_Preparable):
+class BlockTensor(Preparable):
     """Codes, scales and offsets of one tensor, in canonical form.
 
     The canonical form has the block axis last: `rows` lines along the axis, each padded to whole blocks with
@@ -62,12 +56,8 @@ class BlockTensor(_Preparable):
         """Check shapes and dtypes of the parts; values are checked by `validate`."""
         grid, scheme = self.grid, self.scheme
         blocks = (grid.rows, grid.blocks_per_row)
-        check_part(
-            "packed",
-            self.packed,
-            (grid.rows, grid.row_bytes(scheme.element.bits)),
-            np.dtype(np.uint8),
-        )
+        row_bytes = grid.row_bytes(scheme.element.bits)
+        check_part("packed", self.packed, (grid.rows, row_bytes), np.dtype(np.uint8))
         check_part("scales", self.row_scales, blocks, scheme.scale.dtype)
         wanted = offset_dtype(scheme)
         if (self.row_offsets is None) != (wanted is None):
@@ -180,13 +170,7 @@ class BlockTensor(_Preparable):
 
     def codes(self) -> NDArray[Any]:
         """Unpacked codes: the tensor's shape, the element's dtype (ml_dtypes for small types)."""
-        grid, element = self.grid, self.scheme.element
-        rows = unpack_codes(self.packed, element.bits, grid.padded_length)[:, : grid.length]
-        if element.kind == "int" and element.bits < 8:  # ml_dtypes wants the sign extended
-            rows = ((rows ^ (1 << (element.bits - 1))).astype(np.int8) - (1 << (element.bits - 1))).view(
-                np.uint8
-            )
-        return self._tensor_view(np.ascontiguousarray(rows).view(element.dtype))
+        return self._tensor_view(code_rows(self.packed, self.grid, self.scheme.element))
 
     def dequantize(
         self,
@@ -211,16 +195,8 @@ class BlockTensor(_Preparable):
 
         Source: Hurray format, 3 (common arithmetic), 3.3, 3.5; docs/rules.md.
         """
-        return dequantize_rows(
-            self.scheme,
-            self.grid,
-            self.packed,
-            self.row_scales,
-            self.row_offsets,
-            dtype,
-            out,
-            threads,
-        )
+        parts = (self.packed, self.row_scales, self.row_offsets)
+        return dequantize_rows(self.scheme, self.grid, *parts, dtype, out, threads)
 
     @overload
     def error(self, reference: ArrayLike, *, per: None = None) -> TensorError: ...
@@ -248,19 +224,10 @@ class BlockTensor(_Preparable):
         Raises:
             InputError: an affine scale that is zero, NaN or infinite; names the count and the first one.
         """
-        if self.scheme.is_mx:
-            return  # every byte means something: 0 .. 254 a power of two, 255 a NaN block
-        values = self.row_scales.astype(np.float64)
-        bad = ~np.isfinite(values) | (values == 0)
-        if bad.any():
-            first = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise InputError(
-                f"{int(bad.sum())} of {bad.size} scales are zero, NaN or infinite, "
-                f"the first is {values[first]} at row {first[0]}, block {first[1]}",
-                found=float(values[first]),
-                field="scales",
-                rule="an affine scale is finite and not zero (Hurray format, 3.6 rule 20)",
-            )
+        if (
+            not self.scheme.is_mx
+        ):  # there every byte means something: 0 .. 254 a power of two, 255 a NaN block
+            check_affine_scales(self.row_scales)
 
     def same_bits(self, other: BlockTensor) -> bool:
         """True if shape, axis, scheme, codes, scales and offsets are equal bit for bit."""
@@ -279,26 +246,8 @@ class BlockTensor(_Preparable):
         Raises:
             InputError: the first dimension is blocked, or the step is not 1.
         """
-        grid = self.grid
-        if grid.axis == 0:
-            raise InputError(
-                "the first dimension carries the blocks and cannot be sliced",
-                found=grid.axis,
-                rule="slices take whole rows",
-                hint="dequantize() first, or slice another way",
-            )
-        span = row_span(grid.shape[0], index)
-        if isinstance(span, int):
-            start, count, shape, axis = span, 1, grid.shape[1:], grid.axis - 1
-        else:
-            if span.step != 1:
-                raise InputError(f"step {span.step} is not supported", rule="slices have step 1")
-            start, count = span.start, len(span)
-            shape, axis = (count, *grid.shape[1:]), grid.axis
-        per = grid.rows // grid.shape[0] if grid.shape[0] else 0
-        rows = slice(start * per, (start + count) * per)
+        part, rows = sliced_rows(self.grid, index)
         offsets = None if self.row_offsets is None else self.row_offsets[rows]
-        part = BlockGrid(shape, axis, grid.block_size)
         return BlockTensor(part, self.scheme, self.packed[rows], self.row_scales[rows], offsets)
 
     def __len__(self) -> int:
@@ -341,16 +290,4 @@ class BlockTensor(_Preparable):
 
         Integer codes round, so their limit lies half a step beyond the last code.
         """
-        scheme = self.scheme
-        scales: NDArray[np.float64] = self.row_scales.astype(np.float64)
-        if scheme.is_mx:
-            top = scales * scheme.max_value
-            return -top, top
-        low, high = scheme.element.min - 0.5, scheme.element.max + 0.5
-        if scheme.offset == "zero_point" and self.row_offsets is not None:
-            z = self.row_offsets.astype(np.float64)
-            ends = scales * (low - z), scales * (high - z)
-        else:
-            shift = np.float64(0) if self.row_offsets is None else self.row_offsets.astype(np.float64)
-            ends = scales * low + shift, scales * high + shift
-        return np.minimum(*ends), np.maximum(*ends)
+        return block_limits(self.scheme, self.row_scales, self.row_offsets)
