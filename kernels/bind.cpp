@@ -10,8 +10,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "away.h"
 #include "bind_linear.h"
-#include "crew.h"
 #include "dispatch.h"
 
 namespace nb = nanobind;
@@ -95,7 +95,7 @@ bool quantize_mx(Crew& crew, int32_t threads, int32_t isa, In x, int32_t input_t
   need(events.size() == kEventCount, "size of events");
   need(threads >= 1, "threads");
   const KernelTable& kernels = table(isa);
-  nb::gil_scoped_release release;
+  const Away away(crew);
   return count_events(crew, threads, x, input_type, e, events, [&](const Rows& rows, int64_t* counts) {
     return kernels.quantize_mx(rows, spec, packed.data(), e.row_bytes, scales.data(), counts);
   });
@@ -116,7 +116,7 @@ bool quantize_affine(Crew& crew, int32_t threads, int32_t isa, In x, int32_t inp
   need(!offsets || static_cast<int64_t>(offsets->size()) == e.blocks() * offset_size, "size of offsets");
   need(threads >= 1, "threads");
   const KernelTable& kernels = table(isa);
-  nb::gil_scoped_release release;
+  const Away away(crew);
   return count_events(crew, threads, x, input_type, e, events, [&](const Rows& rows, int64_t* counts) {
     return kernels.quantize_affine(rows, spec, importance ? importance->data() : nullptr, packed.data(), e.row_bytes,
                                    scales.data(), offsets ? offsets->data() : nullptr, counts);
@@ -141,7 +141,7 @@ int64_t dequantize(Crew& crew, int32_t threads, int32_t isa, In packed, In scale
   need(threads >= 1, "threads");
   const KernelTable& kernels = table(isa);
   std::atomic<int64_t> infinite{0};
-  nb::gil_scoped_release release;
+  const Away away(crew);
   over_rows(crew, threads, e.rows, [&](int64_t, int64_t begin, int64_t end) {
     infinite += kernels.dequantize(spec, packed.data(), e.row_bytes, scales.data(),
                                    offsets ? offsets->data() : nullptr, begin, end, e.length, e.block_size,
@@ -170,7 +170,7 @@ void rewrite_minimums(Crew& crew, int32_t threads, int32_t isa, In packed, In sc
   need(static_cast<int64_t>(new_scales.size()) == blocks * 4, "size of scales");
   need(static_cast<int64_t>(zero_points.size()) == blocks * 4, "size of zero points");
   const KernelTable& kernels = table(isa);
-  nb::gil_scoped_release release;
+  const Away away(crew);
   over_rows(crew, threads, blocks, [&](int64_t, int64_t begin, int64_t end) {
     kernels.rewrite_minimums(spec, packed.data(), scales.data(), minimums.data(), begin, end, codes.data(),
                              reinterpret_cast<float*>(new_scales.data()),
@@ -191,7 +191,10 @@ NB_MODULE(_kernels, m) {
   m.attr("compiler") = "gcc " __VERSION__;
 #endif
   m.attr("flags") = BLOCKSCALE_FLAGS;
-  nb::class_<Crew>(m, "Crew").def(nb::init<>()).def("forget", &Crew::forget);
+  nb::class_<Crew>(m, "Crew").def(nb::init<>()).def("forget", &Crew::forget).def("close", [](Crew& crew) {
+    nb::gil_scoped_release release;
+    crew.close();
+  });
   m.def("quantize_mx", &quantize_mx, "crew"_a, "threads"_a, "isa"_a, "x"_a, "input_type"_a, "size"_a, "spec"_a,
         "packed"_a, "scales"_a, "events"_a);
   m.def("quantize_affine", &quantize_affine, "crew"_a, "threads"_a, "isa"_a, "x"_a, "input_type"_a, "size"_a,

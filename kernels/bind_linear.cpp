@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "crew.h"
+#include "away.h"
 #include "dispatch.h"
 
 namespace nb = nanobind;
@@ -109,7 +109,7 @@ bool linear_float(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> 
   need(stride == (w.spec.length + 15) / 16 * 16, "width of a");
   check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
-  nb::gil_scoped_release release;
+  const Away away(crew);
   return over_tiles(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
     return kernels.linear_float(w.spec, a.data(), rows, stride, begin, end, out.data(), w.rows);
   });
@@ -138,7 +138,7 @@ bool linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> a
   need(stride >= w.spec.length, "shape of a");
   check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
-  nb::gil_scoped_release release;
+  const Away away(crew);
   over_rows(crew, rows < 16 ? 1 : threads, rows, [&](int64_t, int64_t begin, int64_t end) {
     kernels.activations_int8(w.spec, a.data() + begin * stride, stride, rows_of(codes, begin, end));
     return true;

@@ -1,6 +1,8 @@
 #include "crew.h"
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -18,6 +20,10 @@ void pause() {
 #elif defined(__aarch64__)
   __asm__ volatile("yield");
 #endif
+}
+
+[[noreturn]] void sleep_on() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 }  // namespace
@@ -39,6 +45,14 @@ struct Crew::Shared {
   int64_t pieces = 0;
   std::atomic<bool> ok{true};
   alignas(64) std::atomic<int64_t> next{0};
+
+  std::mutex door;  // of what follows: calls without the interpreter's lock
+  std::condition_variable returned;
+  int64_t away = 0;
+  bool closed = false;
+  std::thread::id closer;
+
+  bool is_shut() const { return closed && closer != std::this_thread::get_id(); }
 
   ~Shared() {
     stop = true;
@@ -101,6 +115,38 @@ struct Crew::Shared {
 Crew::Crew() : shared_(new Shared) {}
 Crew::~Crew() { delete shared_; }
 void Crew::forget() { shared_ = new Shared; }
+
+void Crew::away() {
+  std::unique_lock<std::mutex> lock(shared_->door);
+  if (!shared_->is_shut()) {
+    ++shared_->away;
+    return;
+  }
+  lock.unlock();
+  sleep_on();
+}
+
+void Crew::back() {
+  {
+    std::lock_guard<std::mutex> lock(shared_->door);
+    if (!shared_->is_shut()) return;
+    --shared_->away;
+    shared_->returned.notify_all();
+  }
+  sleep_on();
+}
+
+void Crew::here() {
+  std::lock_guard<std::mutex> lock(shared_->door);
+  --shared_->away;
+  if (shared_->closed) shared_->returned.notify_all();
+}
+
+void Crew::close() {
+  std::unique_lock<std::mutex> lock(shared_->door);
+  shared_->closed = true, shared_->closer = std::this_thread::get_id();
+  shared_->returned.wait(lock, [this] { return shared_->away == 0; });
+}
 
 bool Crew::run(int64_t pieces, int32_t helpers, const Job& job) {
   Shared& s = *shared_;

@@ -23,6 +23,16 @@ class Crew {
   // In a forked child: the threads stayed with the parent. What they share stays allocated, as it may be in use.
   void forget();
 
+  // Around work without the interpreter's lock: `away` after giving it up, `back` before taking it, `here` after.
+  // Once closed, the first two do not return to other threads than the one that closed.
+  void away();
+  void back();
+  void here();
+
+  // Before the interpreter ends: returns when no other thread is between `away` and `here`. One that asks for the lock
+  // later than that would be unwound in the midst of C++, which ends the process.
+  void close();
+
  private:
   struct Shared;
   Shared* shared_;

@@ -209,6 +209,24 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout.split() == ["7"]
 
 
+def test_the_interpreter_ends_while_a_daemon_thread_is_at_work() -> None:
+    code = """
+import threading, time
+import numpy as np, blockscale as bs
+from blockscale import native
+native.GRAIN = 64
+x = np.ones((256, 512), np.float32)
+def work():
+    while True:
+        bs.quantize(x, "mxfp4", threads=2)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.02)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 # ---------------------------------------------------------------- dequantizing
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 from collections.abc import Callable
@@ -49,6 +50,7 @@ LINE = 64
 """Bytes of a cache line."""
 CREW = _kernels.Crew()
 """The threads that help with kernels, started when first needed."""
+atexit.register(CREW.close)  # daemon threads may be at work when the interpreter ends
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=CREW.forget)
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -39,6 +40,29 @@ void calls(Crew& crew, int count, unsigned seed) {
   }
 }
 
+// Threads that come and go until the crew is closed, and then are nowhere between `away` and `here`.
+void closing() {
+  auto* crew = new Crew;  // outlives the threads, which never end
+  auto* inside = new std::atomic<int>{0};
+  for (int t = 0; t < 3; ++t)
+    std::thread([crew, inside] {
+      for (;;) {
+        crew->away();
+        ++*inside;
+        crew->run(4, 1, [](int64_t) { return true; });
+        --*inside;
+        crew->back();
+        crew->here();
+      }
+    }).detach();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  crew->close();
+  check(*inside == 0, "a thread was away after closing");
+  crew->away();  // who closed may go on
+  crew->back();
+  crew->here();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -51,5 +75,6 @@ int main(int argc, char** argv) {
     crew.forget();  // as in a forked child; the threads of before are left alone
     calls(crew, count / 8, 1);
   }
+  for (int round = 0; round < 20; ++round) closing();
   printf("crew: %d calls, 0 failures\n", 4 * (3 * count + count / 8));
 }
