@@ -8,102 +8,22 @@
 //  - from above, a scale whose half clips nothing (zero point in range) is no better than its half;
 //  - from below, each element alone may cost at most the best error so far: |x_i - x_i'| <= sqrt(best / w_i).
 
-struct Breakpoint {
-  double u;
-  int64_t i;
-};
+// clang-format off: each builds on those before it
+#include "optimal_lists.inl.h"
+#include "optimal_bounds.inl.h"
+// clang-format on
 
-// Stable merge sort by u: std::sort would be a library template (see variant.cpp).
-inline void sort_breakpoints(Breakpoint* a, Breakpoint* spare, int64_t n) {
-  for (int64_t width = 1; width < n; width *= 2) {
-    for (int64_t begin = 0; begin < n; begin += 2 * width) {
-      const int64_t mid = begin + width < n ? begin + width : n;
-      const int64_t end = begin + 2 * width < n ? begin + 2 * width : n;
-      int64_t i = begin, j = mid, k = begin;
-      while (i < mid && j < end) spare[k++] = a[j].u < a[i].u ? a[j++] : a[i++];
-      while (i < mid) spare[k++] = a[i++];
-      while (j < end) spare[k++] = a[j++];
-    }
-    Breakpoint* t = a;
-    a = spare;
-    spare = t;
-  }
-}
-
-template <typename T>
-struct List {
-  T* data = nullptr;
-  int64_t n = 0, room = 0;
-  bool failed = false;
-  ~List() { free(data); }
-  void push(const T& v) {
-    if (n == room) {
-      const int64_t more = room ? 2 * room : 256;
-      T* p = static_cast<T*>(realloc(data, static_cast<size_t>(more) * sizeof(T)));
-      if (!p) {
-        failed = true;
-        return;
-      }
-      data = p;
-      room = more;
-    }
-    data[n++] = v;
-  }
-};
-
-struct Candidate {
-  double s, saving;
-};
-
-struct Optimum {
-  double err, s, z;
-  bool in_range;
-};
-
-// The order of ties: zero point in range, smaller |s|, positive s, smaller |z|, positive z.
-inline bool precedes(const Optimum& a, const Optimum& b) {
-  if (a.err != b.err) return a.err < b.err;
-  if (a.in_range != b.in_range) return a.in_range;
-  if (absolute(a.s) != absolute(b.s)) return absolute(a.s) < absolute(b.s);
-  if (a.s != b.s) return a.s > b.s;
-  if (absolute(a.z) != absolute(b.z)) return absolute(a.z) < absolute(b.z);
-  return a.z > b.z;
-}
-
-// Lattice codes clipped to `qmin + shift .. qmax + shift`, summed; shift is minus the zero point.
-struct Windows {
-  double* a;  // sum w x k per shift
-  double* q;  // sum w k k per shift
-  int64_t first = 0, count = 0;
-  int64_t clamp(double shift) const {
-    const double last = static_cast<double>(first + count - 1);
-    return static_cast<int64_t>(clip(shift, static_cast<double>(first), last)) - first;
-  }
-};
-
-struct Search {
-  const AffineSpec& spec;
-  const ScaleGrid grid;
-  const double* x;  // the block, or its negative for negative scales
-  const double* w;  // importance, or null for 1
-  int64_t n;
-  double cap;       // largest |z| looked at
+struct Search : Bounds {
   double sign;      // of the scales
   double* k;        // lattice codes
   Windows windows;
   double energy;        // sum w x x
-  double best_error;    // an upper bound of what can be reached
   double best_saving;
   double tolerance = 0; // of savings
-  double top = 0, bottom = 0;  // values that the codes must reach, see `bound_values`
-  int64_t highest = -1, lowest = -1;  // extreme elements of positive weight
   double a = 0, q = 0;  // sums of the current code vector (zero points: unclipped)
   List<Candidate> found{};
   List<Breakpoint> points{}, spare{};
 
-  double weight(int64_t i) const { return w ? w[i] : 1.0; }
-  bool has_zero_point() const { return spec.offset == 1; }
-  double span() const { return spec.qmax - spec.qmin; }
   bool failed() const { return found.failed || points.failed || spare.failed; }
 
   double error(double s, double z) const {
@@ -164,84 +84,6 @@ struct Search {
       found.push({t, saving});
     }
   }
-
-  // Below this value no better scale can have its last code: the H with sum w max(0, x - H)^2 = best error,
-  // approached from below. Newton's steps on a convex falling function never pass the root. `flip` mirrors
-  // the block.
-  double value_bound(double flip) const {
-    double h = 0;
-    bool first = true;
-    for (int64_t i = 0; i < n; ++i) {
-      if (weight(i) == 0) continue;
-      const double alone = flip * x[i] - __builtin_sqrt(best_error / weight(i));
-      if (first || alone > h) h = alone;
-      first = false;
-    }
-    for (int step = 0; step < 40; ++step) {
-      double cost = 0, slope = 0;
-      for (int64_t i = 0; i < n; ++i) {
-        const double over = flip * x[i] - h;
-        if (over <= 0) continue;
-        cost += weight(i) * over * over;
-        slope += 2 * weight(i) * over;
-      }
-      if (!(cost > best_error * 1.02) || !(slope > 0)) break;
-      h += (cost - best_error) / slope;
-    }
-    return h - 1e-9 * absolute(h);
-  }
-
-  void bound_values() {
-    top = value_bound(1);
-    bottom = -value_bound(-1);
-  }
-
-  double least_scale() const {
-    double s;
-    if (has_zero_point()) {
-      s = (top - bottom) / span();
-      const double up = top / (spec.qmax + cap), down = -bottom / (cap - spec.qmin);
-      s = up > s ? up : s;
-      s = down > s ? down : s;
-    } else {
-      s = top / spec.qmax;
-      if (spec.qmin < 0 && -bottom / -spec.qmin > s) s = -bottom / -spec.qmin;
-    }
-    s *= 1 - 1e-9;
-    return s > grid.smallest() ? s : grid.smallest();
-  }
-
-  double greatest_scale() const {
-    const double hi = x[highest] > 0 ? x[highest] : 0, lo = x[lowest] < 0 ? x[lowest] : 0;
-    double s;
-    if (has_zero_point()) {
-      s = (hi - lo) / (span() - 1);
-    } else {
-      s = hi / (spec.qmax - 0.5);
-      if (spec.qmin < 0 && -lo / (-spec.qmin - 0.5) > s) s = -lo / (-spec.qmin - 0.5);
-    }
-    const double halves = 2 * pow2(grid.least_exponent);  // below, the half of a scale may not be storable
-    s *= 2 * (1 + 1e-9);
-    return s > halves ? s : halves;
-  }
-
-  // Codes beyond this are clipped whatever the zero point.
-  double code_limit(int64_t i) const {
-    if (has_zero_point()) return cap + (spec.qmax > -spec.qmin ? spec.qmax : -spec.qmin);
-    return x[i] > 0 ? spec.qmax : -spec.qmin;
-  }
-
-  void find_extremes() {
-    for (int64_t i = 0; i < n; ++i) {
-      if (weight(i) == 0) continue;
-      if (highest < 0 || x[i] > x[highest]) highest = i;
-      if (lowest < 0 || x[i] < x[lowest]) lowest = i;
-    }
-  }
-
-  // Smallest and largest shift whose window reaches top and bottom at 1/s = u.
-  double first_shift(double u) const { return clip(round_even(top * u) - spec.qmax - 2, -cap, cap); }
-  double last_shift(double u) const { return clip(round_even(bottom * u) - spec.qmin + 2, -cap, cap); }
 
   void start_sums(double start, double stop) {
     double expected = 0;
@@ -425,8 +267,8 @@ inline bool choose_optimal(const AffineSpec& spec, const ScaleGrid& grid, const 
   for (int side = 0; side < sides; ++side) {
     for (int64_t i = 0; i < n; ++i) scratch.negative.data[i] = -x[i];
     const double* v = side ? scratch.negative.data : x;
-    Search search{spec, grid, v, w, n, zero_point_cap(spec), side ? -1.0 : 1.0, scratch.k.data,
-                  {scratch.window_a.data, scratch.window_q.data}, energy, best.err, saving};
+    Search search{{spec, grid, v, w, n, zero_point_cap(spec), best.err}, side ? -1.0 : 1.0, scratch.k.data,
+                  {scratch.window_a.data, scratch.window_q.data}, energy, saving};
     search.find_extremes();
     const Optimum first = search.judge(plain.s);
     if (first.err < energy && precedes(first, best)) best = first;

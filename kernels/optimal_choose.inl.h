@@ -102,7 +102,7 @@ inline bool choose_on_grid(const AffineSpec& spec, const ScaleGrid& grid, const 
     return false;  // the plain rule may refuse
   // A walk over few breakpoints is faster.
   if (kLanes == 4 && count_active(xs, ws, m, static_cast<float>(energy)) <= m / 4) return false;
-  GridSearch g{grid, *memory.search.data, xs, ws, m, w != nullptr, false, unit, 1 / unit, static_cast<float>(energy)};
+  GridSearch g{{xs, ws, m, w != nullptr}, grid, *memory.search.data, false, unit, 1 / unit, static_cast<float>(energy)};
   g.best = g.energy * (1 + 0x1p-16f);
   g.best_scale = 0;
   g.relative = static_cast<float>((m < kChunk ? m : kChunk) + 8) * 0x1p-24f + (inexact ? 0x1p-20f : 0);
