@@ -187,8 +187,11 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
   return true;
 }
 
+#include "optimal_lanes.inl.h"
 #include "optimal_group.inl.h"
 #include "optimal_blocks.inl.h"
+#include "optimal_screen.inl.h"
+#include "optimal_fit.inl.h"
 #include "optimal_signed.inl.h"
 #include "optimal_zero.inl.h"
 #include "optimal_run.inl.h"

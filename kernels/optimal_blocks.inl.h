@@ -92,6 +92,7 @@ inline void set_blocks(const float* x, int64_t blocks, int set, Floats turn, Int
     sum += magnitude(v);
   }
   search->energy[set] = energy;
+  search->energy_top[set] = energy * (1 + 0x1p-12f);
   search->per_scale[set] = sum * 0x1.04p-22f;
   search->fixed[set] = energy * 0x1p-60f;
 }

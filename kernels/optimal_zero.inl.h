@@ -28,17 +28,19 @@ struct ZeroSearch : Search<true> {
     Scales seeds[kFreeSeeds];
     for (int j = 0; j < kFreeSeeds - 1; ++j) seeds[j].s = (Floats)((Ints)storable(b.fit * kFree[j]) + beyond);
     seeds[kFreeSeeds - 1].s = (Floats)((Ints)storable(maximum(b.last, seeds[kFreeSeeds - 2].s)) + beyond);
-    for (int j = 0; j < kFreeSeeds - 1; j += 3) all_errors<3, false>(x, n, free, seeds + j);
-    all_errors<1, false>(x, n, free, seeds + kFreeSeeds - 1);
+    for (int j = 0; j < kFreeSeeds - 1; j += 3) all_errors<3, false, true>(x, n, free, seeds + j);
+    all_errors<1, false, true>(x, n, free, seeds + kFreeSeeds - 1);
     const Scales least = least_of(seeds, kFreeSeeds);
     Scales fitted;
     fitted.s = maximum(fitted_to(set, least), seeds[0].s);
     all_errors<1, false>(x, n, free, &fitted);
-    start(set, least, fitted, block, b.live);
+    const Scales both[] = {least, fitted};
+    start(set, least_of(both, 2));
+    note(fitted, block, is_near(fitted, block) & b.live);
     note_all(seeds, kFreeSeeds, block, b.live);
     for (int j = 0; j < kFreeSeeds - 1; ++j)
       sieve(&m.lists[0], block, (Ints)seeds[j].s, (Ints)seeds[j + 1].s, seeds[j].error, seeds[j + 1].error,
-            seeds[j].squares, limit_at_zero[set], per_scale[set], b.live);
+            energy_top[set], limit_at_zero[set], per_scale[set], b.live);
     return seeds[0].s;
   }
 
@@ -93,7 +95,7 @@ struct ZeroSearch : Search<true> {
     set_limit();
     for (int j = 0; j < kMany - 1; ++j)
       sieve(&m.lists[0], word, (Ints)seeds[j].s, (Ints)seeds[j + 1].s, seeds[j].error, seeds[j + 1].error,
-            seeds[j].squares, limit_at_zero[set], per_scale[set], valid);
+            energy_top[set], limit_at_zero[set], per_scale[set], valid);
   }
 
   // Scales below `first`, zero point by zero point. Blocks with too many of them stop being live.

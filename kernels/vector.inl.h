@@ -85,6 +85,26 @@ inline Floats rounded(Floats v) {
   return (v + 0x1.8p23f) - 0x1.8p23f;
 #endif
 }
+
+// 1 / v for estimates: the first is right to 2^-11 of itself, the second to 2^-20.
+inline Floats coarse_reciprocal(Floats v) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_rcp14_ps((__m512)v);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_rcp_ps((__m256)v);
+#else
+  return 1.0f / v;
+#endif
+}
+inline Floats reciprocal(Floats v) {
+#if defined(__AVX2__)
+  const Floats r = coarse_reciprocal(v);
+  return plus_product(r, r, less_product(spread(1.0f), v, r));
+#else
+  return 1.0f / v;
+#endif
+}
+
 inline Floats magnitude(Floats v) { return (Floats)((Words)v & 0x7FFFFFFFu); }
 
 // As the processors define them: the second where one is NaN.
@@ -167,6 +187,15 @@ inline uint32_t lane_bits(Ints mask) {
   uint32_t bits = 0;
   for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(mask[i] & 1) << i;
   return bits;
+#endif
+}
+
+// Bit i: whether lane i of a is at most that of b.
+inline uint32_t at_most(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LE_OQ);
+#else
+  return lane_bits((Ints)(a <= b));
 #endif
 }
 
