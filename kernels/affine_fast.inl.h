@@ -123,6 +123,7 @@ struct AffineOutputs {
 
 #include "affine_words.inl.h"
 #include "plain_words.inl.h"
+#include "clipped_words.inl.h"
 
 // Codes of a group whose scales are chosen. `block`: its first, in the outputs; `packed` begins with it.
 template <AffineKind kKind, int kSize>

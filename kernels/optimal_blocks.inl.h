@@ -36,7 +36,7 @@ inline Floats better_of(const Floats* x, int64_t n, const Ends& ends, Floats s, 
   return select((Ints)(slope > 0.0f), t, s);
 }
 
-// Least and greatest elements of the blocks, as group_ends gives them; the scales found, 0 if none, and zero points.
+// Least and greatest elements of the blocks; the scales found, 0 if none, and zero points.
 struct Choices {
   float low[kBlocks], high[kBlocks], scale[kBlocks], zero[kBlocks];
 };
@@ -76,18 +76,30 @@ struct Kinds {
   }
 };
 
-// A set of blocks as the search wants them, turned over where `turn` is -1; ones where they are not live.
+// Turns the blocks to vectors and finds their ends. NaN may get lost; it shows in the sums of set_blocks.
+inline void find_ends(const float* x, int64_t n, int64_t blocks, Memory& m, Choices* c) {
+  for (int set = 0; set < kSets; ++set) {
+    int64_t rows[kLanes];
+    for (int j = 0; j < kLanes; ++j) rows[j] = set * kLanes + j < blocks ? set * kLanes + j : 0;
+    turn_blocks(x, n, rows, m.x + set);
+    Floats low = m.x[set], high = low;
+    for (int64_t i = 1; i < n; ++i) {
+      const Floats v = m.x[i * kSets + set];
+      low = minimum(low, v), high = maximum(high, v);
+    }
+    store(c->low + set * kLanes, low), store(c->high + set * kLanes, high);
+  }
+}
+
+// A set of blocks as the search wants them, turned over where `turn` is -1; ones where they are not live. Returns the
+// live ones that hold no NaN.
 template <bool kZero>
-inline void set_blocks(const float* x, int64_t blocks, int set, Floats turn, Ints live, Search<kZero>* search) {
-  int64_t rows[kLanes];
-  const int64_t first = set * kLanes, n = search->n;
-  for (int j = 0; j < kLanes; ++j) rows[j] = first + j < blocks ? first + j : 0;
-  Floats* out = search->m.x + set;
-  turn_blocks(x, n, rows, out);
+inline Ints set_blocks(int set, Floats turn, Ints live, Search<kZero>* search) {
+  Floats* x = search->m.x + set;
   Floats energy = {}, sum = {};
-  for (int64_t i = 0; i < n; ++i) {
-    const Floats v = select(live, out[i * kSets] * turn, spread(1.0f));
-    out[i * kSets] = v;
+  for (int64_t i = 0; i < search->n; ++i) {
+    const Floats v = select(live, x[i * kSets] * turn, spread(1.0f));
+    x[i * kSets] = v;
     energy = plus_product(energy, v, v);
     sum += magnitude(v);
   }
@@ -95,6 +107,8 @@ inline void set_blocks(const float* x, int64_t blocks, int set, Floats turn, Int
   search->energy_top[set] = energy * (1 + 0x1p-12f);
   search->per_scale[set] = sum * 0x1.04p-22f;
   search->fixed[set] = energy * 0x1p-60f;
+  const Ints usual = live & (Ints)(energy == energy);
+  return any(live & ~usual) ? set_blocks(set, spread(1.0f), usual, search) : live;
 }
 
 // The best of all scales that were found for a block, by the defined error; `turn`: of the block.

@@ -96,13 +96,17 @@ struct SignedSearch : Search<false> {
     const int bottom = static_cast<int>(-ends.lo[0]), top = static_cast<int>(ends.hi[0]);
     const Screen screen = {m.pairs, n, bottom, top}, mirrored = {m.pairs, n, top, bottom};
     Floats d[kFirst], costs[kClipped];
-    for (int j = 0; j < kUnclipped; j += 4) screen.distances<4>(kNear.at + j, d + j);
+    for (int j = 0; j < kUnclipped; j += 4) {
+      screen.distances<4>(kNear.at + j, d + j);
+      m.ask();
+    }
     for (int j = 0; j < kClipped; j += 4) {
       const Seed* seeds = kNear.at + kUnclipped + j;
       if (j < kOneSided && bottom == 8)
         screen.clipped_distances<4, false>(seeds, d + kUnclipped + j, costs + j);
       else
         screen.clipped_distances<4, true>(seeds, d + kUnclipped + j, costs + j);
+      m.ask();
     }
     Floats least = spread(0x1p100f), at = {};
     for (int j = 0; j < kFirst; ++j) {
@@ -111,13 +115,16 @@ struct SignedSearch : Search<false> {
       at = (Ints)(error < least) ? spread(s) : at;
       least = minimum(error, least);
     }
+    m.ask();
     first_cell(set, at * amax, live);
+    m.ask();
     const Floats inverse = 1.0f / (amax * amax);
     SignedSet b;
     b.number = set, b.amax = amax, b.live = live, b.begin = Floats{};
     b.most = limit_at_zero[set] * inverse * (1 + 0x1p-18f);
     b.slope = energy_top[set] * inverse - b.most;
     add_first(b, d);
+    m.ask();
     Ints open = {};
     if (far) {
       SignedSet other = b;
@@ -176,6 +183,7 @@ struct SignedSearch : Search<false> {
     best.s = s;
     all_errors<1, true, true>(x, n, ends, &best);
     s = fitted_to(set, best);
+    m.ask();
     const Fit fit(x, n, ends, s);
     const Floats lo = fit.lo(s), hi = fit.hi(s);
     const Inside inside((Ints)lo, (Ints)hi, mantissa_shift);
@@ -274,8 +282,8 @@ inline void choose_signed(const AffineSpec& spec, const ScaleGrid& grid, const f
   SignedBlocks b[kSets];
   for (int set = 0; set < kSets; ++set) {
     b[set] = signed_blocks(*c, blocks, set, full);
-    set_blocks(x, blocks, set, b[set].turn, b[set].live, &search);
-    b[set].live = search.begin(set, b[set].bottom, b[set].top, full, b[set].live);
+    const Ints live = set_blocks(set, b[set].turn, b[set].live, &search);
+    b[set].live = search.begin(set, b[set].bottom, b[set].top, full, live);
   }
   search.trim();
   search.split_all();

@@ -176,7 +176,7 @@ inline void choose_zero(const AffineSpec& spec, const ScaleGrid& grid, const flo
   ZeroBlocks b[kSets];
   for (int set = 0; set < kSets; ++set) {
     b[set] = zero_blocks(spec, *c, blocks, set);
-    set_blocks(x, blocks, set, spread(1.0f), b[set].live, &search);
+    b[set].live = set_blocks(set, spread(1.0f), b[set].live, &search);
     const Floats first = search.begin(set, b[set]);
     search.below(set, first, static_cast<float>(zero_point_cap(spec)), &b[set]);
   }

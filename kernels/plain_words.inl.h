@@ -32,17 +32,17 @@ struct PlainFindings : GroupFindings {
 inline __m512i nearest_exactly(__m512 value, __m512 v, __m512 s) {
   const __m512 below = _mm512_roundscale_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   const __m512 half = _mm512_add_ps(below, _mm512_set1_ps(0.5f));
-  const __m512 beyond = _mm512_fnmadd_ps(s, half, value);
+  const __m512i sign = _mm512_and_si512((__m512i)s, _mm512_set1_epi32(INT32_MIN));
+  const __m512 beyond = (__m512)_mm512_xor_si512((__m512i)_mm512_fnmadd_ps(s, half, value), sign);
   const __m512i quarter = _mm512_ternarylogic_epi32(_mm512_set1_epi32(INT32_MIN), (__m512i)beyond,
                                                     (__m512i)_mm512_set1_ps(0.25f), 0xCA);
   const __mmask16 decided = _mm512_cmp_ps_mask(beyond, _mm512_setzero_ps(), _CMP_NEQ_UQ);
   return _mm512_cvtps_epi32(_mm512_mask_add_ps(half, decided, half, (__m512)quarter));
 }
 
-// A part: rounded values in words, plus the two words of `add`.
+// A part: values over the scale rounded, in words.
 template <int32_t kType, bool kExact>
-[[gnu::always_inline]] inline __m512i plain_part(const char* x, float s, float inverse, int32_t add,
-                                                 PlainFindings* f) {
+[[gnu::always_inline]] inline __m512i rounded_part(const char* x, float s, float inverse, PlainFindings* f) {
   constexpr int kLargestMagnitude = 0x0B;
   const auto [p, q] = block_floats<kType>(x);
   find_zeros<kType>(x, f);
@@ -52,7 +52,18 @@ template <int32_t kType, bool kExact>
     *farthest = _mm512_range_ps(*farthest, _mm512_reduce_ps(v, _MM_FROUND_NO_EXC), kLargestMagnitude);
     return _mm512_cvtps_epi32(v);
   };
-  const __m512i words = _mm512_packs_epi32(nearest(p, f->farthest), nearest(q, f->farthest + 1));
+  return _mm512_packs_epi32(nearest(p, f->farthest), nearest(q, f->farthest + 1));
+}
+
+inline bool is_unsure(const PlainFindings& f, float near_half) {
+  return any((Ints)(maximum((Floats)f.farthest[0], (Floats)f.farthest[1]) > near_half));
+}
+
+// The same plus the two words of `add`.
+template <int32_t kType, bool kExact>
+[[gnu::always_inline]] inline __m512i plain_part(const char* x, float s, float inverse, int32_t add,
+                                                 PlainFindings* f) {
+  const __m512i words = rounded_part<kType, kExact>(x, s, inverse, f);
   f->lowest = _mm512_min_epi16(f->lowest, words);
   count_words(&f->zero_codes, _mm512_testn_epi16_mask(words, words));
   return _mm512_add_epi16(words, _mm512_set1_epi32(add));
@@ -96,13 +107,13 @@ template <int32_t kType>
 inline bool plain_codes(const AffineSpec& spec, const AffineGroup& g, const char* x, int parts, uint8_t* packed,
                         AffineCounts* counts) {
   const PlainParts all(spec, g, x, parts);
-  const __m512 near_half = _mm512_set1_ps(0.5f - static_cast<float>(1 << spec.bits) * 0x1.04p-23f);
+  const float near_half = 0.5f - static_cast<float>(1 << spec.bits) * 0x1.04p-23f;
   PlainFindings found;
   for (int at = 0; at < kGroup * parts; at += 4) {
     __m512i words[4];
     PlainFindings with = found;
     all.codes<kType, false>(at, words, &with);
-    if (any((Ints)((Floats)_mm512_max_ps(with.farthest[0], with.farthest[1]) > (Floats)near_half))) {
+    if (is_unsure(with, near_half)) {
       with = found;
       all.codes<kType, true>(at, words, &with);
     }
