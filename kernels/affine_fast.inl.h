@@ -161,7 +161,8 @@ inline bool affine_run(const Rows& rows, const AffineSpec& spec, int64_t at, int
   for (int64_t first = 0; first < blocks; first += kGroup) {
     const int64_t n = first + kGroup < blocks ? kGroup : blocks - first, block = first_block + first;
     const AffineOutputs out = {packed + packed_bytes(first * size, spec.bits), scales, offsets};
-    uint16_t *halves = static_cast<uint16_t*>(scales) + block, *minimums = static_cast<uint16_t*>(offsets) + block;
+    uint16_t* halves = static_cast<uint16_t*>(scales) + block;
+    uint16_t* minimums = offsets ? static_cast<uint16_t*>(offsets) + block : nullptr;
     if (kKind != kPlain && kSize == 32 && n == kGroup &&
         affine_words<kKind>(spec, rows, at + first * size, out.packed, halves, minimums, &counts))
       continue;

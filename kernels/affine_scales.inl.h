@@ -39,12 +39,13 @@ inline float from_ordered(int32_t v) { return float_of(static_cast<uint32_t>(v ^
   for (int b = 0; b < kGroup; ++b) g->low[b] = ~g->low[b];
 }
 
-// The first element of magnitude `amax`, which are its bits, as ggml breaks the tie; there is one.
+// The first of 32 elements that has the magnitude `amax`, which are its bits, as ggml breaks the tie; 0 if none has.
 inline float first_extreme(const float* x, int32_t amax) {
-  for (;; x += kLanes) {
-    const uint32_t found = lane_bits((Ints)(load<Words>(x) << 1) == spread(amax << 1));
-    if (found) return x[__builtin_ctz(found)];
+  for (int i = 0; i < 32; i += kLanes) {
+    const uint32_t found = lane_bits((Ints)(load<Words>(x + i) << 1) == spread(amax << 1));
+    if (found) return x[i + __builtin_ctz(found)];
   }
+  return 0;
 }
 
 inline Floats from_ordered(Ints v) { return (Floats)((Words)v ^ ((Words)(v >> 31) & 0x7FFFFFFFu)); }
@@ -62,7 +63,7 @@ inline void ggml_scales(int64_t n, AffineGroup* g, uint16_t* scales, uint16_t* o
     Floats d = {};
     if (kKind == kQ8_0) d = hi / 127.0f;
     if (kKind == kQ4_0) {
-      odd |= low <= ~infinity;
+      odd |= (low <= ~infinity) | ((Ints)(hi == 0.0f) & (Ints)(lo == 0.0f));  // no magnitude to look for
       tied |= lane_bits((Ints)(hi == -lo)) << b;
       d = select((Ints)(hi < -lo), lo, hi) * -0.125f;
     }

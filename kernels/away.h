@@ -1,4 +1,4 @@
-// Gives up the interpreter's lock for a kernel's time, as nb::gil_scoped_release does, but see Crew::close.
+// Gives up the interpreter's lock for a kernel's time, as nb::gil_scoped_release does, but see Crew::ask.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -8,16 +8,26 @@ namespace blockscale {
 
 class Away {
  public:
-  explicit Away(Crew& crew) : crew_(crew), state_(PyEval_SaveThread()) { crew_.away(); }
+  explicit Away(Crew& crew) : crew_(crew), state_(PyEval_SaveThread()) {}
   ~Away() {
-    crew_.back();
+    crew_.ask(interpreter_ends);
     PyEval_RestoreThread(state_);
-    crew_.here();
+    crew_.have();
   }
   Away(const Away&) = delete;
   Away& operator=(const Away&) = delete;
 
  private:
+  static bool interpreter_ends() {
+#if defined(Py_LIMITED_API)
+    return false;  // not told
+#elif PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+  }
+
   Crew& crew_;
   PyThreadState* state_;
 };

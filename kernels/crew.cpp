@@ -1,5 +1,9 @@
 #include "crew.h"
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <signal.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -22,9 +26,27 @@ void pause() {
 #endif
 }
 
+// While it lives, this thread and those that it starts get no signals.
+struct NoSignals {
+#if defined(__unix__) || defined(__APPLE__)
+  sigset_t before;
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+#endif
+};
+
 [[noreturn]] void sleep_on() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
+
+// How long what comes after Crew::close may take before the interpreter ends, if nobody waits for a thread.
+constexpr int kStepsToEnd = 20;
+constexpr auto kStepToEnd = std::chrono::milliseconds(5);
+constexpr auto kLongestClose = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -46,13 +68,11 @@ struct Crew::Shared {
   std::atomic<bool> ok{true};
   alignas(64) std::atomic<int64_t> next{0};
 
-  std::mutex door;  // of what follows: calls without the interpreter's lock
-  std::condition_variable returned;
-  int64_t away = 0;
+  std::mutex door;  // of what follows: threads that ask for the interpreter's lock
+  std::condition_variable changed;
+  int64_t asking = 0;
   bool closed = false;
   std::thread::id closer;
-
-  bool is_shut() const { return closed && closer != std::this_thread::get_id(); }
 
   ~Shared() {
     stop = true;
@@ -62,6 +82,8 @@ struct Crew::Shared {
   }
 
   void start_threads(size_t count) {
+    if (threads.size() >= count) return;
+    const NoSignals none;  // they are for the threads that the program knows
     try {
       while (threads.size() < count) threads.emplace_back([this] { help(); });
     } catch (const std::system_error&) {  // no more threads to be had: fewer do the work
@@ -116,38 +138,6 @@ Crew::Crew() : shared_(new Shared) {}
 Crew::~Crew() { delete shared_; }
 void Crew::forget() { shared_ = new Shared; }
 
-void Crew::away() {
-  std::unique_lock<std::mutex> lock(shared_->door);
-  if (!shared_->is_shut()) {
-    ++shared_->away;
-    return;
-  }
-  lock.unlock();
-  sleep_on();
-}
-
-void Crew::back() {
-  {
-    std::lock_guard<std::mutex> lock(shared_->door);
-    if (!shared_->is_shut()) return;
-    --shared_->away;
-    shared_->returned.notify_all();
-  }
-  sleep_on();
-}
-
-void Crew::here() {
-  std::lock_guard<std::mutex> lock(shared_->door);
-  --shared_->away;
-  if (shared_->closed) shared_->returned.notify_all();
-}
-
-void Crew::close() {
-  std::unique_lock<std::mutex> lock(shared_->door);
-  shared_->closed = true, shared_->closer = std::this_thread::get_id();
-  shared_->returned.wait(lock, [this] { return shared_->away == 0; });
-}
-
 bool Crew::run(int64_t pieces, int32_t helpers, const Job& job) {
   Shared& s = *shared_;
   std::unique_lock<std::mutex> alone(s.one_call, std::defer_lock);
@@ -163,6 +153,35 @@ bool Crew::run(int64_t pieces, int32_t helpers, const Job& job) {
   s.work();
   s.close();
   return s.ok;
+}
+
+void Crew::ask(bool (*ends)()) {
+  Shared& s = *shared_;
+  std::unique_lock<std::mutex> lock(s.door);
+  const auto open = [&s] { return !s.closed || s.closer == std::this_thread::get_id(); };
+  for (int i = 0; i < kStepsToEnd && !s.changed.wait_for(lock, kStepToEnd, open); ++i) {
+    if (!ends()) continue;
+    lock.unlock();
+    sleep_on();
+  }
+  if (!open()) {  // the interpreter lives on
+    s.closed = false;
+    s.changed.notify_all();
+  }
+  ++s.asking;
+}
+
+void Crew::have() {
+  std::lock_guard<std::mutex> lock(shared_->door);
+  --shared_->asking;
+  if (shared_->closed) shared_->changed.notify_all();
+}
+
+void Crew::close() {
+  Shared& s = *shared_;
+  std::unique_lock<std::mutex> lock(s.door);
+  s.closed = true, s.closer = std::this_thread::get_id();
+  s.changed.wait_for(lock, kLongestClose, [&s] { return s.asking == 0; });
 }
 
 }  // namespace blockscale

@@ -23,14 +23,13 @@ class Crew {
   // In a forked child: the threads stayed with the parent. What they share stays allocated, as it may be in use.
   void forget();
 
-  // Around work without the interpreter's lock: `away` after giving it up, `back` before taking it, `here` after.
-  // Once closed, the first two do not return to other threads than the one that closed.
-  void away();
-  void back();
-  void here();
+  // Around taking the interpreter's lock back: `ask` before, `have` after. A thread that asks when the interpreter ends
+  // would be unwound in the midst of C++, which ends the process. So once the crew is closed `ask` waits in other
+  // threads than the one that closed: for ever if `ends()`, else until it is clear that someone waits for this thread.
+  void ask(bool (*ends)());
+  void have();
 
-  // Before the interpreter ends: returns when no other thread is between `away` and `here`. One that asks for the lock
-  // later than that would be unwound in the midst of C++, which ends the process.
+  // Before the interpreter ends, without its lock: returns when no other thread is between `ask` and `have`.
   void close();
 
  private:

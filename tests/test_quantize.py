@@ -462,7 +462,7 @@ def test_optimal_ties_where_codes_meet_halves(name: str, symmetric: bool) -> Non
 
 @pytest.mark.parametrize("steps", [-8, -1, 0, 1, 8])
 def test_optimal_where_both_signs_of_a_scale_give_the_same(steps: int) -> None:
-    """The largest element at 7.5 scales, or float32's next ones: up to there, and no further, a scale is positive."""
+    """The largest element at 7.5 scales, or next to it: up to there, and no further, a scale is positive."""
     rng = np.random.default_rng(9)
     x = (rng.integers(-6, 7, (6, 256)) * 0.75).astype(np.float32)
     x[:, 0] = np.float32(7.5 * 0.75) * np.float32(1 + steps * 2.0**-23) * np.array([1, -1, 1, -1, 1, -1])

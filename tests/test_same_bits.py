@@ -227,6 +227,48 @@ time.sleep(0.02)
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_threads_that_an_exit_handler_waits_for_go_on() -> None:
+    code = """
+import atexit, queue, threading, time
+import numpy as np
+todo = queue.Queue()
+def work():
+    import blockscale as bs
+    while (x := todo.get()) is not None:
+        bs.quantize(x, "mxfp4", threads=2)
+    print("done")
+def flush():
+    todo.put(None)
+    thread.join()
+atexit.register(flush)  # before the first kernel, so that it runs after the crew is closed
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+x = np.ones((64, 512), np.float32)
+todo.put(x)
+time.sleep(0.5)
+for _ in range(20):
+    todo.put(x)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_1", "int4", "uint4", "mxfp4"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_of_zeros_of_one_sign(name: str, dtype: Any) -> None:
+    row = scheme(name)
+    rule = "ggml" if name.startswith("q") else {"int4": "absmax", "uint4": "minmax"}.get(name, "floor")
+    for blocks in (1, 16, 40):
+        x = np.zeros((blocks, 32), dtype)
+        x[1::3] = -x[1::3]
+        x[::3] = -x[::3]
+        for part in (x, np.negative(np.zeros_like(x))):
+            wanted = _quantize(part.astype(np.float64), row, rule, 0)
+            assert wanted[3]["zero_blocks"] == blocks
+            for isa in ISAS:
+                assert _quantize(part, row, rule, isa) == wanted
+
+
 # ---------------------------------------------------------------- dequantizing
 
 

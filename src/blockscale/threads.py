@@ -31,8 +31,8 @@ def thread_count(threads: int | None) -> int:
 
 def thread_share(elements: int, threads: int | None, grain: int) -> int:
     """How many of at most `threads` threads to use; one with less than `grain` elements would not pay."""
-    allowed = thread_count(threads)
-    return max(1, min(allowed, elements // grain))
+    most = max(8, 2 * thread_count(None))  # more than that would only wait for each other
+    return max(1, min(thread_count(threads), most, elements // grain))
 
 
 def split_work(
@@ -56,7 +56,10 @@ def split_work(
         for i in left:
             results[i] = run(cuts[i], cuts[i + 1])
 
-    helpers = [_pool(count - 1).submit(work) for _ in range(count - 1)]
+    try:
+        helpers = [_pool(count - 1).submit(work) for _ in range(count - 1)]
+    except RuntimeError:  # no more threads to be had, or the interpreter is about to end
+        return [run(0, rows)]
     try:
         work()
     finally:

@@ -40,27 +40,34 @@ void calls(Crew& crew, int count, unsigned seed) {
   }
 }
 
-// Threads that come and go until the crew is closed, and then are nowhere between `away` and `here`.
-void closing() {
-  auto* crew = new Crew;  // outlives the threads, which never end
-  auto* inside = new std::atomic<int>{0};
+// Threads that come and go until the interpreter ends, or does not: after closing, none is where it asks for the lock.
+std::atomic<bool> ended{false};
+
+void closing(bool ends) {
+  ended = false;
+  auto* crew = new Crew;  // outlives threads that never end
+  auto *asking = new std::atomic<int>{0}, *working = new std::atomic<int>{3};
+  auto* stop = new std::atomic<bool>{false};
   for (int t = 0; t < 3; ++t)
-    std::thread([crew, inside] {
-      for (;;) {
-        crew->away();
-        ++*inside;
+    std::thread([=] {
+      while (!*stop) {
         crew->run(4, 1, [](int64_t) { return true; });
-        --*inside;
-        crew->back();
-        crew->here();
+        crew->ask([] { return ended.load(); });
+        ++*asking;
+        std::this_thread::yield();
+        --*asking;
+        crew->have();
       }
+      --*working;
     }).detach();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   crew->close();
-  check(*inside == 0, "a thread was away after closing");
-  crew->away();  // who closed may go on
-  crew->back();
-  crew->here();
+  check(*asking == 0, "a thread asked after closing");
+  crew->ask([] { return true; });  // who closed may go on
+  crew->have();
+  ended = ends, *stop = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  check(ends ? *asking == 0 : *working == 0, ends ? "a thread went on after the end" : "a thread waits for no end");
 }
 
 }  // namespace
@@ -75,6 +82,6 @@ int main(int argc, char** argv) {
     crew.forget();  // as in a forked child; the threads of before are left alone
     calls(crew, count / 8, 1);
   }
-  for (int round = 0; round < 20; ++round) closing();
+  for (int round = 0; round < 4; ++round) closing(round % 2);
   printf("crew: %d calls, 0 failures\n", 4 * (3 * count + count / 8));
 }

@@ -84,6 +84,25 @@ Shape drawn_shape(int bits, bool ggml) {
   return {1 + below(4), length, size, blocks, packed_bytes(blocks * size, bits)};
 }
 
+// Some blocks get one number throughout, or zeros of one sign.
+void make_uniform(const Shape& s, int64_t width, Buffer& x, Buffer& wide) {
+  for (int64_t r = 0; r < s.rows; ++r)
+    for (int64_t b = 0; b < s.length; b += s.size) {
+      if (below(3) == 0) continue;
+      char *block = x.data + (r * s.length + b) * width, *number = wide.data + (r * s.length + b) * 8;
+      if (below(2)) {
+        const char sign = below(2) ? '\x80' : '\0';
+        memset(block, 0, static_cast<size_t>(width)), memset(number, 0, 8);
+        block[width - 1] = number[7] = sign;
+      }
+      const int64_t n = s.size < s.length - b ? s.size : s.length - b;
+      for (int64_t i = 1; i < n; ++i) {
+        memcpy(block + i * width, block, static_cast<size_t>(width));
+        memcpy(number + i * 8, number, 8);
+      }
+    }
+}
+
 // x of a type and the same numbers as float64.
 void fill(const Shape& s, int32_t type, Buffer& x, Buffer& wide) {
   const int kind = static_cast<int>(below(5));
@@ -113,6 +132,7 @@ void fill(const Shape& s, int32_t type, Buffer& x, Buffer& wide) {
     const double v = f;
     memcpy(wide.data + 8 * i, &v, 8);
   }
+  if (below(3) == 0) make_uniform(s, type == kFloat32 ? 4 : 2, x, wide);
 }
 
 void fuzz_mx(const Variants& v, long seed) {
