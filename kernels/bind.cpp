@@ -85,8 +85,8 @@ bool count_events(Crew& crew, int32_t threads, const In& x, int32_t input_type, 
   return done;
 }
 
-bool quantize_mx(Crew& crew, int32_t threads, int32_t isa, In x, int32_t input_type, nb::tuple size, nb::tuple spec_tuple, Out packed,
-                 Out scales, Events events) {
+bool quantize_mx(Crew& crew, int32_t threads, int32_t isa, In x, int32_t input_type, nb::tuple size,
+                 nb::tuple spec_tuple, Out packed, Out scales, Events events) {
   const Extent e = extent(size);
   const MxSpec spec = mx_spec(spec_tuple);
   check_extent(e, packed.size());

@@ -139,7 +139,7 @@ bool linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> a
   check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
   const Away away(crew);
-  over_rows(crew, rows < 16 ? 1 : threads, rows, [&](int64_t, int64_t begin, int64_t end) {
+  over_rows(crew, rows < 4 ? 1 : threads, rows, [&](int64_t, int64_t begin, int64_t end) {
     kernels.activations_int8(w.spec, a.data() + begin * stride, stride, rows_of(codes, begin, end));
     return true;
   });

@@ -54,10 +54,11 @@ inline void clipped_words(const AffineSpec& spec, const AffineGroup& g, const fl
   counts->saturated[0] -= static_cast<int32_t>(clipped.saturated);
   counts->saturated_blocks += __builtin_popcount(clipped.saturated_blocks);
   if (!has_zero<kFloat32>(found)) return;
-  for (int b = 0; b < kGroup; ++b) {  // inputs of zero do not become zero; with this zero point they have another code
+  for (int b = 0; b < kGroup; ++b) {  // an input of zero does not become zero; it has this code if there is such a one
     const float z = g.shift[b];
     if (z < static_cast<float>(spec.qmin) || z > static_cast<float>(spec.qmax)) continue;
-    counts->zeroed[0] += static_cast<int32_t>(count_zeros<kFloat32>(reinterpret_cast<const char*>(x + b * size), parts));
+    const int64_t zeros = count_zeros<kFloat32>(reinterpret_cast<const char*>(x + b * size), parts);
+    counts->zeroed[0] += static_cast<int32_t>(zeros);
   }
 }
 constexpr bool kClipsWords = true;

@@ -3,13 +3,14 @@
 // four integers in it, and adding them across the quarters leaves that of quarter q at lane q of part j: where the
 // lanes of docs/linear.md are, so that steps are added as they come.
 
-// Bytes ahead of which memory is asked for, into the second cache: more requests can be under way than to the first.
-constexpr int64_t kAhead = 8192;
+// How far ahead of a weight row's codes memory is asked for, into the second cache: more requests can be under way than
+// to the first. Rows are asked for from begin to end, but their last quarter is needed at once.
+inline int64_t bytes_ahead(int64_t row_bytes) { return row_bytes < 30720 ? 4096 + 2 * row_bytes : row_bytes + 34816; }
 
 // Weight rows as the loops below read them; floats lie as BlockPlaces says, `floats` per row.
 struct WeightRows {
   const uint8_t* codes;
-  int64_t row_bytes, floats;
+  int64_t row_bytes, floats, ahead;
   float *scales, *shifts, *minimums;
   Storing stored;
   const uint8_t *next_scales, *next_offsets;  // of the rows that come next: asked for row by row
@@ -36,7 +37,7 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   for (int q = 0; q < 4; ++q)
     if (q < quarters) {
       for (int b = 0; b < kStepBytes; b += 64)  // in the order of memory, a few at a time
-        __builtin_prefetch(codes + kAhead + (step * 4 + q) * kStepBytes + b, 0, 2);
+        __builtin_prefetch(codes + w.ahead + (step * 4 + q) * kStepBytes + b, 0, 2);
       const uint8_t* p = codes + (q * rows.quarter + step) * kStepBytes;
       if constexpr (kCodes == kBytes) {
         wide_halves(p, &c[q][0], &c[q][1]);
@@ -161,7 +162,8 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
   const FewRows rows = scratch.rows(a, stored_offset(spec));
   const int64_t part = kFewWeights * at.floats;
   float* memory = scratch.memory.data;
-  WeightRows w{nullptr, 0, at.floats, memory, memory + part, memory + 2 * part, Storing(spec), {}, {}, 0, 0};
+  float *const scales = memory, *const shifts = memory + part, *const minimums = memory + 2 * part;
+  WeightRows w{nullptr, 0, at.floats, bytes_ahead(bytes), scales, shifts, minimums, Storing(spec), {}, {}, 0, 0};
   const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
   const int64_t offset_size = spec.offset == 0 ? 0 : spec.offset == 2 ? scale_size : spec.near ? 2 : 4;
   const uint8_t* offsets = static_cast<const uint8_t*>(spec.near ? spec.near : spec.offsets);
