@@ -44,7 +44,7 @@ struct NoSignals {
 }
 
 // How long what comes after Crew::close may take before the interpreter ends, if nobody waits for a thread.
-constexpr int kStepsToEnd = 20;
+constexpr int kStepsToEnd = 50;
 constexpr auto kStepToEnd = std::chrono::milliseconds(5);
 constexpr auto kLongestClose = std::chrono::seconds(1);
 

@@ -66,7 +66,10 @@ void closing(bool ends) {
   crew->ask([] { return true; });  // who closed may go on
   crew->have();
   ended = ends, *stop = true;
-  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  for (int i = 0; i < 100 && (i < 4 || *working); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (ends && i == 3) break;
+  }
   check(ends ? *asking == 0 : *working == 0, ends ? "a thread went on after the end" : "a thread waits for no end");
 }
 
