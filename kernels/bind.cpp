@@ -7,12 +7,11 @@
 #include <array>
 #include <atomic>
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
 #include "away.h"
+#include "bind_checks.h"
 #include "bind_linear.h"
-#include "dispatch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,21 +26,6 @@ using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device:
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 int64_t item_size(int32_t type) { return type == kFloat64 ? 8 : type == kFloat32 ? 4 : 2; }
-
-void need(bool ok, const char* what) {
-  if (!ok) throw std::invalid_argument(what);
-}
-
-const Variants& variants() {
-  static const Variants found = available_variants();
-  return found;
-}
-
-// The kernels of one instruction set: an index into `isas`.
-const KernelTable& table(int32_t isa) {
-  need(isa >= 0 && isa < variants().count, "isa");
-  return *variants().table[isa];
-}
 
 struct Extent {
   int64_t rows, length, block_size, row_bytes;

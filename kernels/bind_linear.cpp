@@ -5,11 +5,10 @@
 #include <nanobind/stl/optional.h>
 
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
 #include "away.h"
-#include "dispatch.h"
+#include "bind_checks.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,16 +20,6 @@ template <typename T>
 using Flat = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-void need(bool ok, const char* what) {
-  if (!ok) throw std::invalid_argument(what);
-}
-
-const KernelTable& table(int32_t isa) {
-  static const Variants variants = available_variants();
-  need(isa >= 0 && isa < variants.count, "isa");
-  return *variants.table[isa];
-}
 
 int64_t item_size(int32_t type) { return type == kFloat32 ? 4 : 2; }
 
@@ -47,10 +36,7 @@ struct Weight {
 
 // The zero points in 16 bits, or nothing if one is beyond the limit.
 std::vector<int16_t> near_zero_points(const int32_t* z, int64_t count) {
-  uint32_t far = 0;
-  for (int64_t i = 0; i < count; ++i)
-    far |= static_cast<uint32_t>(z[i] > kZeroPointLimit) | static_cast<uint32_t>(z[i] < -kZeroPointLimit);
-  if (far) return {};
+  if (!are_near(z, count)) return {};
   return std::vector<int16_t>(z, z + count);
 }
 

@@ -29,24 +29,22 @@ inline void clipped_words(const AffineSpec& spec, const AffineGroup& g, const fl
   const int flip = spec.qmin < 0 ? 8 : 0;  // so that codes are not negative in their words
   const __m512i least = _mm512_set1_epi16(static_cast<int16_t>(spec.qmin + flip));
   const __m512i most = _mm512_set1_epi16(static_cast<int16_t>(spec.qmax + flip));
-  const Words zero_points = (Words)(truncate(load<Floats>(g.shift)) + flip) & 0xFFFFu;
   int32_t add[kGroup];
-  store(add, zero_points | zero_points << 16);
+  doubled_zero_points(g, flip, add);
   ClippedCounts clipped;
   PlainFindings found;
   for (int at = 0; at < kGroup * parts; at += 4) {
     __m512i words[4];
     found.farthest[0] = found.farthest[1] = _mm512_setzero_ps();
-    const auto part = [&](int j) { return reinterpret_cast<const char*>(x + (at + j) * 32); };
-    for (int j = 0; j < 4; ++j) {
-      const int b = (at + j) >> shift;
-      words[j] = rounded_part<kFloat32, false>(part(j), g.scale[b], g.inverse[b], &found);
-    }
-    if (is_unsure(found, 0.5f - 0x1p-14f))  // 300 * 2**-23 is less
+    const auto round_parts = [&]<bool kExact>() {
       for (int j = 0; j < 4; ++j) {
         const int b = (at + j) >> shift;
-        words[j] = rounded_part<kFloat32, true>(part(j), g.scale[b], g.inverse[b], &found);
+        const char* part = reinterpret_cast<const char*>(x + (at + j) * 32);
+        words[j] = rounded_part<kFloat32, kExact>(part, g.scale[b], g.inverse[b], &found);
       }
+    };
+    round_parts.template operator()<false>();
+    if (is_unsure(found, 0.5f - 0x1p-14f)) round_parts.template operator()<true>();  // 300 * 2**-23 is less
     clip_parts(at, shift, add, least, most, words, &clipped);
     store_nibbles<kFloat32>(packed + at * 16, words, flip ? '\x88' : '\0');
   }

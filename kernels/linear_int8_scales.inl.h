@@ -1,12 +1,7 @@
 // What weight rows hold per block (scales, minimums, zero points), as a float32 per segment.
 
 inline bool small_zero_points(const LinearSpec& spec, int64_t first, int64_t count) {
-  if (spec.near) return true;
-  const int32_t* z = static_cast<const int32_t*>(spec.offsets) + first;
-  uint32_t far = 0;  // no `bool`: compilers make vectors of this
-  for (int64_t i = 0; i < count; ++i)
-    far |= static_cast<uint32_t>(z[i] > kZeroPointLimit) | static_cast<uint32_t>(z[i] < -kZeroPointLimit);
-  return far == 0;
+  return spec.near || are_near(static_cast<const int32_t*>(spec.offsets) + first, count);
 }
 
 // The blocks of a weight. What a row has per segment is laid out as it is added: the segments 4 s + j of the four

@@ -108,6 +108,7 @@ struct Search {
   }
 
   Floats storable(Floats s) const { return (Floats)((Words)s >> mantissa_shift << mantissa_shift); }
+  Floats nearest_storable(Floats s) const { return storable((Floats)((Words)s + (1u << (mantissa_shift - 1)))); }
 
   // No true error at or below that of scale s is above this in float32, less per_scale times the other scale.
   Floats limit(Floats error, Floats s, Floats room) const { return error * (1 + 2 * relative) + room * s; }
@@ -180,7 +181,7 @@ struct Search {
   // The best scale of the codes of a scale: A / Q, from E = |x|^2 - 2 A s + Q s^2.
   Floats fitted_to(int set, const Scales& v) const {
     const Floats s = 0.5f * ((energy[set] - v.error) / (v.s * v.squares) + v.s);
-    return storable((Floats)((Words)s + (1u << (mantissa_shift - 1))));
+    return nearest_storable(s);
   }
 
   // The first limit of a set; `error`: an upper bound.

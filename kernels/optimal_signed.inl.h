@@ -210,8 +210,6 @@ struct SignedSearch : Search<false> {
     keep(other, block, tied);
   }
 
-  Floats nearest_storable(Floats s) const { return storable((Floats)((Words)s + (1u << (mantissa_shift - 1)))); }
-
   // What of the intervals between seeds lies beyond the cells.
   void trim() {
     const Intervals& from = m.lists[1];

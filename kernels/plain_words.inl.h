@@ -74,6 +74,12 @@ inline __mmask32 beyond_codes(__m512i words, int least, int count) {
   return _mm512_cmpge_epu16_mask(codes, _mm512_set1_epi16(static_cast<int16_t>(count)));
 }
 
+// The zero points of sixteen blocks, `more` added, as two equal words each.
+inline void doubled_zero_points(const AffineGroup& g, int more, int32_t* out) {
+  const Words zero_points = (Words)(truncate(load<Floats>(g.shift)) + more) & 0xFFFFu;
+  store(out, zero_points | zero_points << 16);
+}
+
 struct PlainParts {
   const AffineSpec& spec;
   const AffineGroup& g;
@@ -85,8 +91,7 @@ struct PlainParts {
   PlainParts(const AffineSpec& of, const AffineGroup& group, const char* input, int parts)
       : spec(of), g(group), x(input), shift(__builtin_ctz(static_cast<unsigned>(parts))),
         flip(of.bits == 4 && of.qmin < 0) {
-    const Words zero_points = (Words)(truncate(load<Floats>(g.shift)) + (flip ? 8 : 0)) & 0xFFFFu;
-    store(add, zero_points | zero_points << 16);
+    doubled_zero_points(g, flip ? 8 : 0, add);
   }
 
   // Codes of four parts, from part `at` on.

@@ -62,6 +62,14 @@ enum class LinearKind : int32_t { kTable = 0, kInt4, kUint4, kInt8, kUint8, kE2m
 // Zero points beyond it might give sums that are not exact in float32: (2**11 + 128) * 127 * 32 < 2**24.
 constexpr int32_t kZeroPointLimit = 1024;
 
+// Whether `count` zero points are within it. No `bool`: compilers make vectors of this. Static: one per variant.
+static inline bool are_near(const int32_t* z, int64_t count) {
+  uint32_t far = 0;
+  for (int64_t i = 0; i < count; ++i)
+    far |= static_cast<uint32_t>(z[i] > kZeroPointLimit) | static_cast<uint32_t>(z[i] < -kZeroPointLimit);
+  return far == 0;
+}
+
 // A weight (rows, length) as the matmul sees it.
 struct LinearSpec {
   int32_t bits, family, scale_type, offset;  // as in DecodeSpec; family 2: plain float32 rows, no blocks

@@ -17,6 +17,7 @@ from blockscale.packing import (
     unpack_groups,
 )
 from blockscale.schemes import SCHEMES
+from blockscale.threads import thread_count, thread_share
 
 RNG = np.random.default_rng(7)
 
@@ -255,6 +256,12 @@ def test_thread_counts_that_do_not_exist_are_refused(threads: object) -> None:
     x = np.ones((512, 512), np.float32)
     with pytest.raises(InputError, match="threads is"):
         bs.quantize(x, "mxfp4", threads=threads)  # type: ignore[arg-type]
+
+
+def test_threads_are_as_many_as_pay_and_as_help() -> None:
+    assert [thread_share(100, threads, 10) for threads in (1, 5, 8)] == [1, 5, 8]
+    assert [thread_share(elements, 5, 10) for elements in (0, 9, 19, 20, 45)] == [1, 1, 1, 2, 4]
+    assert thread_share(10**9, 10**6, 1) == max(8, 2 * thread_count(None))
 
 
 def test_the_rule_ggml_says_what_it_serves() -> None:

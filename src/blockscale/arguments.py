@@ -126,3 +126,8 @@ def is_integer(value: object) -> bool:
     except TypeError:
         return False
     return True
+
+
+def first_index(found: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Where the first true element of an array is, in C order; there must be one."""
+    return tuple(int(i) for i in np.unravel_index(int(found.argmax()), found.shape))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arguments import as_array, check_type, is_one_of
+from .arguments import as_array, check_type, first_index, is_one_of
 from .elements import ELEMENTS
 from .errors import BlockAxisError, InputError, NonFiniteError
 from .tensor import BlockTensor
@@ -147,7 +147,7 @@ def check_finite(x: NDArray[Any]) -> None:
     good = np.isfinite(x)
     if not good.all():
         bad = ~good
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        index = first_index(bad)
         raise NonFiniteError(
             f"{int(bad.sum())} of {x.size} activations are NaN or infinite; the first is {x[index]} at index "
             f"{list(index)}",

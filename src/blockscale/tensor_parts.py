@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .arguments import as_array, is_integer
+from .arguments import as_array, first_index, is_integer
 from .blocks import BlockGrid, as_rows
 from .elements import Element
 from .errors import InputError, RowIndexError
@@ -152,7 +152,7 @@ def check_affine_scales(scales: NDArray[Any]) -> None:
     values = scales.astype(np.float64)
     bad = ~np.isfinite(values) | (values == 0)
     if bad.any():
-        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        first = first_index(bad)
         raise InputError(
             f"{int(bad.sum())} of {bad.size} scales are zero, NaN or infinite, "
             f"the first is {values[first]} at row {first[0]}, block {first[1]}",

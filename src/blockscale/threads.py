@@ -13,6 +13,7 @@ from .errors import InputError
 
 # A thread with fewer elements than this costs more than it saves.
 GRAIN = 1 << 18
+_FEW = 8  # threads that nobody minds; more than twice the processors would only wait for each other
 SEARCH_GRAIN = 1 << 14  # where a block takes much longer than its bytes
 
 
@@ -31,8 +32,8 @@ def thread_count(threads: int | None) -> int:
 
 def thread_share(elements: int, threads: int | None, grain: int) -> int:
     """How many of at most `threads` threads to use; one with less than `grain` elements would not pay."""
-    most = max(8, 2 * thread_count(None))  # more than that would only wait for each other
-    return max(1, min(thread_count(threads), most, elements // grain))
+    share = max(1, min(thread_count(threads), elements // grain))
+    return share if share <= _FEW else min(share, max(_FEW, 2 * thread_count(None)))
 
 
 def split_work(

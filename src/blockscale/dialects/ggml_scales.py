@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import first_index
 from ..errors import FormatError, InputError
 
 _ONE = 0x3C00  # 1.0 as float16
@@ -97,7 +98,7 @@ def check_five_bits(codes: NDArray[np.uint8], type_name: str, bias: int) -> None
     """InputError unless all codes are `-bias .. 31 - bias`; codes: uint8 `(n_blocks, 32)`."""
     bad = codes + np.uint8(bias) > 31
     if bad.any():
-        block, position = (int(i) for i in np.argwhere(bad)[0])
+        block, position = first_index(bad)
         found = int(codes[block, position].view(np.int8) if bias else codes[block, position])
         raise InputError(
             f"{int(bad.sum())} codes are outside of {-bias} .. {31 - bias}, the first is {found} "

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import first_index
 from ..blocks import block_grid
 from ..errors import FormatError, UnsupportedError
 from ..schemes import Scheme
@@ -82,7 +83,7 @@ def check_finite(scales: NDArray[Any], weight: str, name: str) -> None:
     finite = np.isfinite(scales)
     if finite.all():
         return
-    first = tuple(int(i) for i in np.argwhere(~finite)[0])
+    first = first_index(~finite)
     raise FormatError(
         f"{int((~finite).sum())} of {finite.size} scales in {name!r} are NaN or infinite, "
         f"the first is {scales[first]} at {list(first)}",
@@ -106,7 +107,7 @@ def check_not_nan(scales: NDArray[Any], weight: str, name: str) -> None:
     if bad.any():
         raise FormatError(
             f"{int(bad.sum())} of {bad.size} scales in {name!r} are the byte 255, "
-            f"the first at {[int(i) for i in np.argwhere(bad)[0]]}",
+            f"the first at {list(first_index(bad))}",
             tensor=weight,
             field="scales",
             found=255,

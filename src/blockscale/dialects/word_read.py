@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import first_index
 from ..blocks import BlockGrid
 from ..errors import FormatError
 from ..packing import Packing
@@ -98,7 +99,7 @@ def _integral(plain: NDArray[Any], weight: Weight) -> NDArray[np.int32]:
     limit = np.iinfo(np.int32)
     bad = ~(np.abs(values) < limit.max) | (values != rounded)
     if bad.any():
-        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        first = first_index(bad)
         finite = values[np.isfinite(values)]
         error = float(np.abs(finite - np.rint(finite)).max(initial=0.0))
         raise FormatError(

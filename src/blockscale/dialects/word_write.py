@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import first_index
 from ..blocks import BlockGrid
 from ..errors import UnsupportedError
 from ..schemes import Scheme
@@ -155,7 +156,7 @@ def _check_scheme(row: Scheme, dialect: str, widths: tuple[int, ...]) -> None:
 def _check_finite(w: BlockTensor) -> None:
     bad = ~np.isfinite(w.row_scales.astype(np.float32))
     if bad.any():
-        first = [int(i) for i in np.argwhere(bad)[0]]
+        first = list(first_index(bad))
         _refuse(
             f"{int(bad.sum())} of {bad.size} scales are NaN or infinite, the first at row {first[0]}, "
             f"block {first[1]}",
@@ -168,7 +169,7 @@ def check_range(zeros: NDArray[np.int64], low: int, high: int, dialect: str, hin
     """UnsupportedError with the count and the first of the zero points outside `low .. high`."""
     bad = (zeros < low) | (zeros > high)
     if bad.any():
-        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        first = first_index(bad)
         _refuse(
             f"{int(bad.sum())} of {bad.size} zero points lie outside {low} .. {high}, the first is "
             f"{int(zeros[first])} at group {first[-2]}, output {first[-1]}",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..arguments import first_index
 from ..blocks import BlockGrid, block_grid
 from ..errors import BlockscaleError, BlockSizeError, InputError, NonFiniteError, SchemeError
 from ..schemes import Scheme
@@ -123,7 +124,7 @@ def check_storable(w: BlockTensor) -> None:
 
 
 def _count(bad: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
-    row, block = (int(i) for i in np.argwhere(bad)[0])
+    row, block = first_index(bad)
     n = int(bad.sum())
     return f"{n} of {bad.size} blocks (the first: row {row}, block {block}) {'is' if n == 1 else 'are'}"
 
