@@ -44,6 +44,9 @@ inline void int8_row(const LinearSpec& spec, const Int8Activations& a, Int8Order
 // clang-format off: each builds on those before it
 #include "linear_int8_wide.inl.h"
 #include "linear_int8_scales.inl.h"
+#include "linear_int8_step.inl.h"
+#include "linear_int8_one.inl.h"
+#include "linear_int8_rows.inl.h"
 #include "linear_int8_few.inl.h"
 #if BLOCKSCALE_MANY
 #include "linear_int8_tile.inl.h"

@@ -121,11 +121,12 @@ inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, int64_t n, 
     case kLookup: tile_codes<kLookup>(spec, n, begin, end, stored, to.codes); break;
     case kBytes: tile_codes<kBytes>(spec, n, begin, end, stored, to.codes); break;
   }
-  with_scales(spec, spec.scales, first, [&](auto load) { tile_spread(at, begin, end, load, spec.step, to.scales); });
+  with_scales(spec, [&](auto load) {
+    tile_spread(at, first, begin, end, load, spec.step, to.scales);
+    if (spec.offset == 2) tile_spread(at, first, begin, end, decltype(load)(spec.offsets), 1.0f, to.minimums);
+  });
   if (spec.offset == 1)
-    with_zero_points(spec, first, [&](auto load) { tile_spread(at, begin, end, load, 1.0f, to.shifts); });
-  if (spec.offset == 2)
-    with_scales(spec, spec.offsets, first, [&](auto load) { tile_spread(at, begin, end, load, 1.0f, to.minimums); });
+    with_zero_points(spec, [&](auto load) { tile_spread(at, first, begin, end, load, 1.0f, to.shifts); });
 }
 
 // The lanes of an activation row, for sixteen outputs.

@@ -4,77 +4,42 @@ inline bool small_zero_points(const LinearSpec& spec, int64_t first, int64_t cou
   return spec.near || are_near(static_cast<const int32_t*>(spec.offsets) + first, count);
 }
 
-// The blocks of a weight. What a row has per segment is laid out as it is added: the segments 4 s + j of the four
-// quarters, which meet in step s, lie at 16 s + 4 j + quarter.
+// The blocks of a weight.
 struct BlockPlaces {
   int64_t blocks, segments;  // of a row
   int64_t quarter;           // of a row, in sixteen segments
-  int64_t floats;            // room for a row laid out
   int shift;                 // a block has 2**shift segments
   explicit BlockPlaces(const LinearSpec& spec)
       : blocks((spec.length + spec.block_size - 1) / spec.block_size), segments((spec.length + 31) / 32),
-        quarter((segments + 63) / 64), floats(quarter * 64),
+        quarter((segments + 63) / 64),
         shift(__builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32))) {}
 };
 
 #if defined(__AVX512VNNI__)
-// Where what lies at 16 s + 4 j + q comes from, if sixteen of each quarter lie one after the other.
-template <typename T>
-struct QuarterOrder {
-  alignas(64) T from[64];
-  constexpr QuarterOrder() : from{} {
-    for (int i = 0; i < 64; ++i) from[i] = static_cast<T>(i % 4 * 16 + i / 16 * 4 + i / 4 % 4);
-  }
-};
-
-// Sixteen words of each quarter, laid out: moved while they are small.
-inline void sixteen_words(const void* from, int64_t quarter, __m512i* two) {
-  static constexpr QuarterOrder<uint16_t> order;
-  const auto quarters = [&](int64_t q) {
-    const uint16_t *p = static_cast<const uint16_t*>(from) + q * quarter, *next = p + quarter;
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
-                              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next)), 1);
-  };
-  const __m512i low = quarters(0), high = quarters(2);
-  for (int k = 0; k < 2; ++k)
-    two[k] = _mm512_permutex2var_epi16(low, _mm512_load_si512(order.from + 32 * k), high);
-}
-
 // Sixteen from block b on; the masked form reads only where the mask has ones.
 struct LoadE8m0 {
   const uint8_t* from;
+  explicit LoadE8m0(const void* scales) : from(static_cast<const uint8_t*>(scales)) {}
+  __m512 operator()(int64_t b) const {
+    return e8m0_lanes({_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b)))}).v;
+  }
   __m512 operator()(int64_t b, __mmask16 which) const {
     return e8m0_lanes({_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(which, from + b))}).v;
-  }
-  void quarters(int64_t b, int64_t quarter, WideFloat* x) const {
-    static constexpr QuarterOrder<uint8_t> order;
-    const auto part = [&](int64_t q) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b + q * quarter));
-    };
-    __m512i v = _mm512_inserti32x4(_mm512_castsi128_si512(part(0)), part(1), 1);
-    v = _mm512_inserti32x4(_mm512_inserti32x4(v, part(2), 2), part(3), 3);
-    v = _mm512_permutexvar_epi8(_mm512_load_si512(order.from), v);
-    const __m128i parts[4] = {_mm512_castsi512_si128(v), _mm512_extracti32x4_epi32(v, 1),
-                              _mm512_extracti32x4_epi32(v, 2), _mm512_extracti32x4_epi32(v, 3)};
-    for (int k = 0; k < 4; ++k) x[k].v = e8m0_lanes({_mm512_cvtepu8_epi32(parts[k])}).v;
   }
 };
 struct LoadHalf {
   const uint16_t* from;
+  explicit LoadHalf(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
+  __m512 operator()(int64_t b) const {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + b)));
+  }
   __m512 operator()(int64_t b, __mmask16 which) const {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, from + b));
-  }
-  void quarters(int64_t b, int64_t quarter, WideFloat* x) const {
-    __m512i two[2];
-    sixteen_words(from + b, quarter, two);
-    for (int k = 0; k < 2; ++k) {
-      x[2 * k].v = _mm512_cvtph_ps(_mm512_castsi512_si256(two[k]));
-      x[2 * k + 1].v = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(two[k], 1));
-    }
   }
 };
 struct LoadBfloat16 {
   const uint16_t* from;
+  explicit LoadBfloat16(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
   __m512 operator()(int64_t b, __mmask16 which) const {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(which, from + b));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
@@ -82,6 +47,7 @@ struct LoadBfloat16 {
 };
 struct LoadFloat {
   const float* from;
+  explicit LoadFloat(const void* scales) : from(static_cast<const float*>(scales)) {}
   __m512 operator()(int64_t b, __mmask16 which) const { return _mm512_maskz_loadu_ps(which, from + b); }
 };
 struct LoadZeroPoint {
@@ -95,18 +61,13 @@ struct LoadZeroPoint {
 struct LoadNear {
   const int16_t* from;
   int offset;
+  __m512 operator()(int64_t b) const {
+    const __m512i z = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + b)));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
+  }
   __m512 operator()(int64_t b, __mmask16 which) const {
     const __m512i z = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(which, from + b));
     return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
-  }
-  void quarters(int64_t b, int64_t quarter, WideFloat* x) const {
-    __m512i two[2];
-    sixteen_words(from + b, quarter, two);
-    for (int k = 0; k < 2; ++k) {
-      two[k] = _mm512_add_epi16(two[k], _mm512_set1_epi16(static_cast<int16_t>(offset)));
-      x[2 * k].v = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(two[k])));
-      x[2 * k + 1].v = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(two[k], 1)));
-    }
   }
 };
 
@@ -126,40 +87,28 @@ struct SixteenSegments {
   __m512i spread(__m512 v) const { return _mm512_maskz_permutexvar_epi32(there, from, _mm512_castps_si512(v)); }
 };
 
-// Sixteen segments from t on, 4 k + j at 4 j + k, times `by`; zero past the last.
+// Segments t .. t + 15 of the row whose first block is `row`, times `step`; zero past the last; 4 i + j at 4 j + i.
 template <typename Load>
-inline __m512 sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, __m512 by) {
+[[gnu::noinline]] WideFloat any_sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, float step) {
+  if (t >= at.segments) return {_mm512_setzero_ps()};
   const __m512i lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-  if (t >= at.segments) return _mm512_setzero_ps();
-  if (at.shift == 0 && t + 16 <= at.segments)
-    return _mm512_permutexvar_ps(lanes, _mm512_mul_ps(load(row + t, 0xFFFF), by));
   const SixteenSegments part(at, t, at.segments, lanes);
-  return _mm512_castsi512_ps(part.spread(_mm512_mul_ps(load(row + part.first, part.used), by)));
+  const __m512 v = _mm512_mul_ps(load(row + part.first, part.used), _mm512_set1_ps(step));
+  return {_mm512_castsi512_ps(part.spread(v))};
 }
-
-// Rows, times `step`, in the order of BlockPlaces; zero past the last segment.
 template <typename Load>
-inline void spread_rows(const BlockPlaces& at, int64_t count, Load load, float step, float* to) {
-  const __m512 by = _mm512_set1_ps(step);
-  for (int64_t n = 0; n < count; ++n)
-    for (int64_t b = 0; b < at.quarter; ++b, to += 64) {
-      WideFloat x[4];
-      if constexpr (requires { load.quarters(0, 0, x); })
-        if (at.shift == 0 && (3 * at.quarter + b + 1) * 16 <= at.segments) {
-          load.quarters(n * at.blocks + b * 16, at.quarter * 16, x);
-          for (int k = 0; k < 4; ++k) wide_store(to + k * 16, {_mm512_mul_ps(x[k].v, by)});
-          continue;
-        }
-      for (int64_t q = 0; q < 4; ++q)
-        x[q].v = sixteen_segments(at, n * at.blocks, (q * at.quarter + b) * 16, load, by);
-      wide_transpose(x);
-      for (int k = 0; k < 4; ++k) wide_store(to + k * 16, x[k]);
-    }
+[[gnu::always_inline]] inline WideFloat sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load,
+                                                         float step) {
+  if constexpr (requires { load(0); })
+    if (at.shift == 0 && t + 16 <= at.segments)
+      return wide_turned({_mm512_mul_ps(load(row + t), _mm512_set1_ps(step))});
+  return any_sixteen_segments(at, row, t, load, step);
 }
 
 #else  // AVX2: eight at a time, or one
 struct LoadE8m0 {
   const uint8_t* from;
+  explicit LoadE8m0(const void* scales) : from(static_cast<const uint8_t*>(scales)) {}
   float one(int64_t b) const { return e8m0_value(from[b]); }
   __m256 eight(int64_t b) const {
     return e8m0_half(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + b))));
@@ -167,6 +116,7 @@ struct LoadE8m0 {
 };
 struct LoadHalf {
   const uint16_t* from;
+  explicit LoadHalf(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
   float one(int64_t b) const { return half_to_float(from[b]); }
   __m256 eight(int64_t b) const {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b)));
@@ -174,6 +124,7 @@ struct LoadHalf {
 };
 struct LoadBfloat16 {
   const uint16_t* from;
+  explicit LoadBfloat16(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
   float one(int64_t b) const { return float_of(static_cast<uint32_t>(from[b]) << 16); }
   __m256 eight(int64_t b) const {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b)));
@@ -182,6 +133,7 @@ struct LoadBfloat16 {
 };
 struct LoadFloat {
   const float* from;
+  explicit LoadFloat(const void* scales) : from(static_cast<const float*>(scales)) {}
   float one(int64_t b) const { return from[b]; }
   __m256 eight(int64_t b) const { return _mm256_loadu_ps(from + b); }
 };
@@ -204,54 +156,42 @@ struct LoadNear {
   }
 };
 
-// Sixteen segments from t on; zero past the last.
+// Segments t .. t + 15 of the row whose first block is `row`, times `step`; zero past the last; 4 i + j at 4 j + i.
 template <typename Load>
-inline void sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, float* v) {
-  if (at.shift == 0 && t + 16 <= at.segments) {
-    _mm256_storeu_ps(v, load.eight(row + t));
-    _mm256_storeu_ps(v + 8, load.eight(row + t + 8));
-    return;
-  }
-  for (int64_t i = 0; i < 16; ++i) v[i] = t + i < at.segments ? load.one(row + ((t + i) >> at.shift)) : 0;
+[[gnu::noinline]] WideFloat any_sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, float step) {
+  float v[16];
+  for (int64_t i = 0; i < 16; ++i) v[i] = t + i < at.segments ? load.one(row + ((t + i) >> at.shift)) * step : 0;
+  return wide_turned(wide_floats(v));
 }
-
-// Rows, times `step`, in the order of BlockPlaces; zero past the last segment.
 template <typename Load>
-inline void spread_rows(const BlockPlaces& at, int64_t count, Load load, float step, float* to) {
-  for (int64_t n = 0; n < count; ++n)
-    for (int64_t b = 0; b < at.quarter; ++b) {
-      float v[4][16];
-      for (int64_t q = 0; q < 4; ++q)
-        sixteen_segments(at, n * at.blocks, (q * at.quarter + b) * 16, load, v[q]);
-      for (int k = 0; k < 4; ++k, to += 16) {
-        __m128 x[4];
-        for (int q = 0; q < 4; ++q) x[q] = _mm_mul_ps(_mm_loadu_ps(v[q] + 4 * k), _mm_set1_ps(step));
-        _MM_TRANSPOSE4_PS(x[0], x[1], x[2], x[3]);
-        for (int j = 0; j < 4; ++j) _mm_store_ps(to + 4 * j, x[j]);
-      }
-    }
+[[gnu::always_inline]] inline WideFloat sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load,
+                                                         float step) {
+  const __m256 by = _mm256_set1_ps(step);
+  if (at.shift == 0 && t + 16 <= at.segments)
+    return wide_turned({_mm256_mul_ps(load.eight(row + t), by), _mm256_mul_ps(load.eight(row + t + 8), by)});
+  return any_sixteen_segments(at, row, t, load, step);
 }
 #endif
 
-// Calls `use` with what loads scales (or minimums) of the type that the weight has, from block `first` on.
+// Calls `use` with what loads scales of the type that the weight has.
 template <typename Use>
-inline void with_scales(const LinearSpec& spec, const void* from, int64_t first, Use use) {
+inline void with_scales(const LinearSpec& spec, Use use) {
   if (spec.family == 0)
-    use(LoadE8m0{static_cast<const uint8_t*>(from) + first});
+    use(LoadE8m0(spec.scales));
   else if (spec.scale_type == kFloat16)
-    use(LoadHalf{static_cast<const uint16_t*>(from) + first});
+    use(LoadHalf(spec.scales));
   else if (spec.scale_type == kBfloat16)
-    use(LoadBfloat16{static_cast<const uint16_t*>(from) + first});
+    use(LoadBfloat16(spec.scales));
   else
-    use(LoadFloat{static_cast<const float*>(from) + first});
+    use(LoadFloat(spec.scales));
 }
 
 // As above, with what loads zero points, moved as far as stored codes are.
 template <typename Use>
-inline void with_zero_points(const LinearSpec& spec, int64_t first, Use use) {
+inline void with_zero_points(const LinearSpec& spec, Use use) {
   const int offset = stored_offset(spec);
   if (spec.near)
-    use(LoadNear{spec.near + first, offset});
+    use(LoadNear{spec.near, offset});
   else
-    use(LoadZeroPoint{static_cast<const int32_t*>(spec.offsets) + first, offset});
+    use(LoadZeroPoint{static_cast<const int32_t*>(spec.offsets), offset});
 }
