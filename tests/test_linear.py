@@ -157,6 +157,19 @@ def test_result_is_the_stated_order_on_every_instruction_set(row: Scheme) -> Non
             assert_same(result, int8_sum(a, w))
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "q4_0", "q4_1", "q8_0", "uint4"])
+@pytest.mark.parametrize("k", [1056, 11008, 16416, 20480, 33056])
+def test_long_reductions(name: str, k: int) -> None:
+    """Activations that the first cache holds, and some that are taken in two parts and in four."""
+    rng = np.random.default_rng(k)
+    row = scheme(name)
+    w = bs.quantize(normal(rng, 18, k) + np.float32(0.3), row)
+    for m in (1, 3):
+        a = normal(rng, m, k)
+        for result in on_every_isa(a, w, "int8"):
+            assert_same(result, int8_sum(a, w))
+
+
 def random_bits(row: Scheme, rng: np.random.Generator, n: int, k: int) -> BlockTensor:
     """A tensor of arbitrary codes, scales and zero points, NaN codes and NaN scales among them."""
     element = row.element
