@@ -4,6 +4,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -101,15 +105,23 @@ bool linear_float(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> 
   });
 }
 
-// The memory of activations in 8 bits, zeros at first: codes of whole steps of 128, scales, sums of codes.
-Int8Activations activations(const Weight& w, int64_t rows, Flat<float>& memory) {
+// Activations in 8 bits and their memory, zeros at first: codes of whole steps of 128, scales, sums of codes.
+struct Activations {
+  std::unique_ptr<float, void (*)(void*)> memory;
+  Int8Activations codes;
+};
+
+Activations activations(const Weight& w, int64_t rows) {
   const int64_t stride = (w.spec.length + 127) / 128 * 128;
   const int64_t segments = stride / (w.spec.block_size < 32 ? w.spec.block_size : 32);
-  need(rows >= 0 && static_cast<int64_t>(memory.size()) == rows * (stride / 4 + 2 * segments),
-       "memory of the activations");
   need(w.spec.integers != nullptr, "integers");
-  float* scales = memory.data() + rows * stride / 4;
-  return {reinterpret_cast<int8_t*>(memory.data()), scales, scales + rows * segments, rows, stride, segments};
+  const size_t line = 64, bytes = static_cast<size_t>(rows * (stride + 8 * segments)) / line * line + line;
+  Activations made{{static_cast<float*>(std::aligned_alloc(line, bytes)), std::free}, {}};
+  if (!made.memory) return made;
+  std::memset(made.memory.get(), 0, bytes);
+  float* scales = made.memory.get() + rows * stride / 4;
+  made.codes = {reinterpret_cast<int8_t*>(made.memory.get()), scales, scales + rows * segments, rows, stride, segments};
+  return made;
 }
 
 Int8Activations rows_of(const Int8Activations& a, int64_t begin, int64_t end) {
@@ -117,21 +129,34 @@ Int8Activations rows_of(const Int8Activations& a, int64_t begin, int64_t end) {
           end - begin,                a.stride,                      a.segments};
 }
 
-bool linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> a, Flat<float> memory,
-                 Matrix<float> out, const Weight& w) {
+// What linear_int8 answers.
+enum Answer : int32_t { kNoMemory, kDone, kNotFinite };
+
+bool finite_scales(const Int8Activations& a) {  // infinite or NaN as the largest activation is
+  for (int64_t i = 0; i < a.rows * a.segments; ++i)
+    if (!std::isfinite(a.scales[i])) return false;
+  return true;
+}
+
+// Writes to `out` only if all activations are finite.
+int32_t linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> a, Matrix<float> out,
+                    const Weight& w) {
   const int64_t rows = static_cast<int64_t>(a.shape(0)), stride = static_cast<int64_t>(a.shape(1));
-  const Int8Activations codes = activations(w, rows, memory);
   need(stride >= w.spec.length, "shape of a");
   check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
+  const Activations made = activations(w, rows);
+  if (!made.memory) return kNoMemory;
+  const Int8Activations& codes = made.codes;
   const Away away(crew);
   over_rows(crew, rows < 4 ? 1 : threads, rows, [&](int64_t, int64_t begin, int64_t end) {
     kernels.activations_int8(w.spec, a.data() + begin * stride, stride, rows_of(codes, begin, end));
     return true;
   });
+  if (!finite_scales(codes)) return kNotFinite;
   return over_tiles(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
     return kernels.linear_int8(w.spec, codes, begin, end, out.data(), w.rows);
-  });
+  }) ? kDone : kNoMemory;
 }
 
 }  // namespace
@@ -140,7 +165,7 @@ void bind_linear(nb::module_& m) {
   nb::class_<Weight>(m, "LinearWeight");
   m.def("linear_weight", &weight, "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
   m.def("linear_float", &linear_float, "crew"_a, "threads"_a, "isa"_a, "a"_a, "out"_a, "weight"_a);
-  m.def("linear_int8", &linear_int8, "crew"_a, "threads"_a, "isa"_a, "a"_a, "memory"_a, "out"_a, "weight"_a);
+  m.def("linear_int8", &linear_int8, "crew"_a, "threads"_a, "isa"_a, "a"_a, "out"_a, "weight"_a);
 }
 
 }  // namespace blockscale

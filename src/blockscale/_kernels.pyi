@@ -91,7 +91,6 @@ def linear_int8(
     threads: int,
     isa: int,
     a: NDArray[np.float32],
-    memory: NDArray[np.float32],
     out: NDArray[np.float32],
     weight: LinearWeight,
-) -> bool: ...
+) -> int: ...

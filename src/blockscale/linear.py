@@ -97,23 +97,27 @@ def linear(
     check_reduction(x, w)
     check_axis(w, on_wrong_axis)
     result_shape = (*x.shape[:-1], w.shape[-2])
+    given = out is not None
     out = check_output(out, result_shape, x.dtype)
     bias_rows = check_bias(bias, w)
     rows = _padded_rows(x, lined=activations is None)
-    if activations == "int8":
-        check_finite(x)
-    direct = out.dtype == np.float32 and out.flags.c_contiguous and not _overlaps(out, x, bias_rows)
-    y = (
-        out.reshape(rows.shape[0], -1)
-        if direct and out.size
-        else np.empty((rows.shape[0], w.shape[-2]), np.float32)
+    direct = (
+        out.dtype == np.float32
+        and out.flags.c_contiguous
+        and out.size > 0
+        and not (given and _overlaps(out, x, bias_rows))
     )
-    if index is None:
-        _multiply(rows, _weight(w), y, activations, threads)
+    y = out if direct else np.empty(result_shape, np.float32)
+    y = y.reshape(rows.shape[0], w.shape[-2])
+    if index is not None:
+        if activations == "int8":
+            check_finite(x)
+        _multiply_experts(rows, w, index, bias_rows, y, activations, threads)
+    else:
+        if not _multiply(rows, _weight(w), y, activations, threads):
+            check_finite(x)
         if bias_rows is not None:
             y += bias_rows
-    else:
-        _multiply_experts(rows, w, index, bias_rows, y, activations, threads)
     if not direct:
         _store(y.reshape(result_shape), out)
     return out
@@ -126,15 +130,19 @@ def _overlaps(out: NDArray[Any], *inputs: NDArray[Any] | None) -> bool:
 
 def _multiply(
     rows: NDArray[np.float32], w: Weight, y: NDArray[np.float32], activations: str | None, threads: int | None
-) -> None:
-    if w.length == 0:
-        y[...] = 0
-    elif activations is None:
+) -> bool:
+    """Whether `y` was written: not if 8 bits should hold what is not finite."""
+    if activations == "int8" and w.is_integer and w.length:
+        return linear_int8(rows, w, y, threads)
+    if activations == "int8":
+        if not np.isfinite(rows).all():
+            return False
+        rows = _round_activations(rows)
+    if w.length:
         linear_float(rows, w, y, threads)
-    elif w.is_integer:
-        linear_int8(rows, w, y, threads)
     else:
-        linear_float(_round_activations(rows), w, y, threads)
+        y[...] = 0
+    return True
 
 
 def _multiply_experts(

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from . import _kernels
 from .blocks import BlockGrid
-from .native import CREW, INPUT_DTYPES, LINE, address, as_bytes, chosen_isa, lined_zeros
+from .native import CREW, INPUT_DTYPES, LINE, address, as_bytes, chosen_isa
 from .schemes import Scheme
 from .threads import thread_share
 
 SEGMENT = 32
 """Activations in 8 bits share a scale per so many elements."""
-_STEP = 128  # the kernels read 8-bit activations in steps of so many
 _OFFSETS = {"none": 0, "zero_point": 1, "minimum": 2}
 # The order of the kernels' LinearKind (kernels/table.h); 0: from the table of values.
 _KINDS = {"int4": 1, "uint4": 2, "int8": 3, "uint8": 4, "float4_e2m1": 5, "float8_e4m3": 6, "float8_e5m2": 7}
@@ -28,6 +27,7 @@ _NO_INTEGERS = np.empty(0, np.int16)
 _NO_VALUES = np.empty(0, np.float32)
 # Multiplications below which a second thread costs more than it saves.
 _PER_THREAD = 1 << 21
+_NO_MEMORY, _NOT_FINITE = 0, 2  # answers of linear_int8 (kernels/bind_linear.cpp)
 _NO_TILE = "no memory for a tile of the matmul"
 
 
@@ -123,15 +123,17 @@ def linear_float(
 
 def linear_int8(
     a: NDArray[np.float32], w: Weight, out: NDArray[np.float32], threads: int | None, isa: int | None = None
-) -> None:
-    """`out = a w^T` with `a` quantized to 8 bits and integer dot products; arguments as `linear_float`."""
+) -> bool:
+    """`out = a w^T` with `a` quantized to 8 bits and integer dot products; arguments as `linear_float`.
+
+    Returns:
+        False if activations are NaN or infinite; nothing is written then.
+    """
     kernels = chosen_isa() if isa is None else isa
-    stride = -(-w.length // _STEP) * _STEP
-    rows, width = len(a), stride // 4 + 2 * (stride // min(SEGMENT, w.block_size))
-    memory = lined_zeros((rows * width,), np.dtype(np.float32))
-    done = _kernels.linear_int8(CREW, _share(w, rows, threads), kernels, a, memory, out, w.native)
-    if not done:
+    answer = _kernels.linear_int8(CREW, _share(w, len(a), threads), kernels, a, out, w.native)
+    if answer == _NO_MEMORY:
         raise MemoryError(_NO_TILE)
+    return answer != _NOT_FINITE
 
 
 def is_lined(array: NDArray[Any]) -> bool:
