@@ -7,8 +7,7 @@ make the rows, the axis the length (Hurray format, 3.3: block index = row * bloc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,26 +29,24 @@ class BlockGrid:
         shape: shape of the tensor.
         axis: the blocked axis, 0 <= axis < rank.
         block_size: elements per block, a power of two >= 2.
+        length: elements along the axis.
+        rows: number of lines along the axis.
+        blocks_per_row: blocks along the axis, the partial last one included.
     """
 
     shape: tuple[int, ...]
     axis: int
     block_size: int
+    length: int = field(init=False, repr=False, compare=False)
+    rows: int = field(init=False, repr=False, compare=False)
+    blocks_per_row: int = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def length(self) -> int:
-        """Elements along the axis."""
-        return self.shape[self.axis]
-
-    @cached_property
-    def rows(self) -> int:
-        """Number of lines along the axis."""
-        return math.prod(self.shape[: self.axis] + self.shape[self.axis + 1 :])
-
-    @cached_property
-    def blocks_per_row(self) -> int:
-        """Blocks along the axis, the partial last one included."""
-        return -(-self.length // self.block_size)
+    def __post_init__(self) -> None:
+        """Find what is asked for again and again."""
+        length = self.shape[self.axis]
+        object.__setattr__(self, "length", length)
+        object.__setattr__(self, "rows", math.prod(self.outer_shape))
+        object.__setattr__(self, "blocks_per_row", -(-length // self.block_size))
 
     @property
     def n_blocks(self) -> int:

@@ -31,6 +31,9 @@ from .native_linear import (
 from .tensor import BlockTensor
 
 _LANES = 16  # rows of activations are padded to a multiple
+_SMALL = (
+    1 << 18
+)  # elements of a weight below which putting activations on a cache line costs more than it saves
 
 
 def linear(
@@ -100,7 +103,7 @@ def linear(
     given = out is not None
     out = check_output(out, result_shape, x.dtype)
     bias_rows = check_bias(bias, w)
-    rows = _padded_rows(x, lined=activations is None)
+    rows = _padded_rows(x, lined=activations is None and w.shape[-2] * w.shape[-1] > _SMALL)
     direct = (
         out.dtype == np.float32
         and out.flags.c_contiguous
