@@ -84,10 +84,9 @@ void check_output(const Weight& w, int32_t threads, int64_t rows, const Matrix<f
   need(static_cast<int64_t>(out.shape(0)) == rows && static_cast<int64_t>(out.shape(1)) == w.rows, "shape of out");
 }
 
-// Outputs [0, count) in pieces of whole tiles.
-template <typename Multiply>
+// Outputs [0, count) in pieces of whole tiles: kTile outputs that a kernel works on together.
+template <int64_t kTile, typename Multiply>
 bool over_tiles(Crew& crew, int32_t threads, int64_t count, const Multiply& multiply) {
-  constexpr int64_t kTile = 32;  // outputs that a kernel works on together
   return over_rows(crew, threads, (count + kTile - 1) / kTile, [&](int64_t, int64_t begin, int64_t end) {
     return multiply(begin * kTile, end * kTile < count ? end * kTile : count);
   });
@@ -100,7 +99,7 @@ bool linear_float(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> 
   check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
   const Away away(crew);
-  return over_tiles(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
+  return over_tiles<24>(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
     return kernels.linear_float(w.spec, a.data(), rows, stride, begin, end, out.data(), w.rows);
   });
 }
@@ -154,7 +153,7 @@ int32_t linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float
     return true;
   });
   if (!finite_scales(codes)) return kNotFinite;
-  return over_tiles(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
+  return over_tiles<32>(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
     return kernels.linear_int8(w.spec, codes, begin, end, out.data(), w.rows);
   }) ? kDone : kNoMemory;
 }
