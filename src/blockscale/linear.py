@@ -164,9 +164,20 @@ def _multiply_experts(
     for part in np.split(order, cuts) if order.size else ():
         expert = int(index[part[0]])
         piece = np.empty((part.size, y.shape[1]), np.float32)
-        one = _weight(w[expert]) if whole is None else dense_weight(np.ascontiguousarray(whole[expert]))
+        one = _expert(w, expert) if whole is None else dense_weight(np.ascontiguousarray(whole[expert]))
         _multiply(rows[part], one, piece, activations, threads)
         y[part] = piece if bias is None else piece + bias[expert]
+
+
+def _expert(w: BlockTensor, expert: int) -> Weight:
+    """One of the matrices as the kernels take it, described once for each tensor."""
+    known = w.prepared if isinstance(w.prepared, dict) else {}
+    if not known:
+        w.prepare(known)
+    if expert not in known:
+        known[expert] = _weight(w[expert])
+    made: Weight = known[expert]
+    return made
 
 
 def _weight(w: BlockTensor) -> Weight:
