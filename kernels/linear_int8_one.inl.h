@@ -30,7 +30,7 @@ template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Load>
     float* const products = rows.memory + i % 2 * 2 * rows.floats;
     const uint8_t* const row = weights.codes + i * weights.row_bytes;
     const int64_t first = (weights.first + i) * at.blocks;
-    ask_for_blocks(spec, first, at.blocks);
+    ask_for_blocks(spec, first + kBlocksAhead, at.blocks);
     for (int64_t t = begin * quarter; t < last; t += 16) {
       const StepFloats has = floats_of<kShifts, kMinimums>(spec, at, load, first, t);
       WideFloat x, y;

@@ -4,40 +4,41 @@
 // Room for what kFewWeights weight rows have for their segments.
 constexpr int64_t kGroupFloats = 3 * kFewWeights;
 
-// What weight rows have for their segments, whose scales `load` loads, to rows.memory.
-template <bool kShifts, bool kMinimums, typename Load>
-[[gnu::noinline]] void spread_blocks(const WeightRows& w, Load load, const FewRows& rows) {
-  const BlockPlaces at = w.at;
-  for (int64_t i = 0; i < w.count; ++i) {
+// What `load` loads for the segments of weight rows, times `step`, to `to`, a row every three rows of floats.
+template <typename Load>
+[[gnu::noinline]] void spread_rows(const WeightRows& w, Load load, float step, int64_t floats, float* to) {
+  const BlockPlaces at = w.at;  // a copy: the compiler knows that nothing writes to it
+  const int64_t quarter = at.quarter * 16;
+  for (int64_t i = 0; i < w.count; ++i, to += 3 * floats) {
     const int64_t first = (w.first + i) * at.blocks;
-    float* const scales = rows.memory + i * 3 * rows.floats;  // then shifts, minimums
-    ask_for_blocks(w.spec, first, at.blocks);
-    for (int64_t b = 0; b < at.quarter; ++b) {
-      WideFloat s[4], z[4], m[4];
-      for (int64_t q = 0; q < 4; ++q) {
-        const StepFloats has = floats_of<kShifts, kMinimums>(w.spec, at, load, first, (q * at.quarter + b) * 16);
-        s[q] = has.scales;
-        if (kShifts) z[q] = has.shifts;
-        if (kMinimums) m[q] = has.minimums;
-      }
-      wide_transpose(s);
-      if (kShifts) wide_transpose(z);
-      if (kMinimums) wide_transpose(m);
-      for (int64_t k = 0; k < 4; ++k) {
-        const int64_t place = b * 64 + k * 16;
-        wide_store(scales + place, s[k]);
-        if (kShifts) wide_store(scales + rows.floats + place, z[k]);
-        if (kMinimums) wide_store(scales + 2 * rows.floats + place, m[k]);
-      }
+    for (int64_t t = 0; t < quarter; t += 16) {
+      WideFloat x[4];
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q) x[q] = sixteen_segments(at, first, q * quarter + t, load, step);
+      wide_transpose(x);
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) wide_store(to + 4 * t + 16 * k, x[k]);
     }
   }
+}
+
+// What weight rows have for their segments to rows.memory: scales, which `load` loads, shifts, minimums of a row.
+template <bool kShifts, bool kMinimums, typename Load>
+inline void spread_blocks(const WeightRows& w, Load load, const FewRows& rows) {
+  spread_rows(w, load, w.spec.step, rows.floats, rows.memory);
+  if (kShifts)
+    with_zero_points(w.spec, [&](auto zeros) {
+      spread_rows(w, zeros, 1.0f, rows.floats, rows.memory + rows.floats);
+    });
+  if (kMinimums) spread_rows(w, Load(w.spec.offsets), 1.0f, rows.floats, rows.memory + 2 * rows.floats);
 }
 
 // kRows activation rows from r on, after spread_blocks.
 template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
 [[gnu::noinline]] void int8_rows(const WeightRows& weights, const FewRows& activations, int64_t r, float* out,
                                  int64_t out_stride) {  // registers of its own
-  const BlockPlaces at = weights.at;  // copies: the compiler knows that nothing writes to them
+  const LinearSpec spec = weights.spec;  // copies: the compiler knows that nothing writes to them
+  const BlockPlaces at = weights.at;
   const Storing stored = weights.stored;
   const FewRows rows = activations;
   const int64_t steps = at.quarter * 4, wides = (at.segments + 3) / 4;  // of a quarter, of a row
@@ -46,6 +47,7 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   for (int64_t i = 0; i < weights.count; ++i) {
     const uint8_t* const row = weights.codes + i * weights.row_bytes;
     const float* const scales = rows.memory + i * 3 * rows.floats;
+    if (r == 0) ask_for_blocks(spec, (weights.first + kFewWeights + i) * at.blocks, at.blocks);  // of the next group
     WideFloat sum[kRows];
     for (int j = 0; j < kRows; ++j) sum[j] = wide_zero();
     const auto add_step = [&](int64_t step, int64_t count) {

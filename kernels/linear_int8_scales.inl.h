@@ -9,20 +9,27 @@ struct BlockPlaces {
   int64_t blocks, segments;  // of a row
   int64_t quarter;           // of a row, in sixteen segments
   int shift;                 // a block has 2**shift segments
+#if defined(__AVX512VNNI__)
+  __mmask16 used;  // blocks that sixteen whole segments lie in
+  __m512i turned;  // and the block of segment 4 i + j at lane 4 j + i
+#endif
   explicit BlockPlaces(const LinearSpec& spec)
       : blocks((spec.length + spec.block_size - 1) / spec.block_size), segments((spec.length + 31) / 32),
         quarter((segments + 63) / 64),
-        shift(__builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32))) {}
+        shift(__builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32))) {
+#if defined(__AVX512VNNI__)
+    used = static_cast<__mmask16>((1u << (shift < 4 ? 16 >> shift : 1)) - 1);
+    const __m512i lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    turned = _mm512_srl_epi32(lanes, _mm_cvtsi32_si128(shift));
+#endif
+  }
 };
 
 #if defined(__AVX512VNNI__)
-// Sixteen from block b on; the masked form reads only where the mask has ones.
+// Sixteen from block b on; read only where the mask has ones.
 struct LoadE8m0 {
   const uint8_t* from;
   explicit LoadE8m0(const void* scales) : from(static_cast<const uint8_t*>(scales)) {}
-  __m512 operator()(int64_t b) const {
-    return e8m0_lanes({_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + b)))}).v;
-  }
   __m512 operator()(int64_t b, __mmask16 which) const {
     return e8m0_lanes({_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(which, from + b))}).v;
   }
@@ -30,9 +37,6 @@ struct LoadE8m0 {
 struct LoadHalf {
   const uint16_t* from;
   explicit LoadHalf(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
-  __m512 operator()(int64_t b) const {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + b)));
-  }
   __m512 operator()(int64_t b, __mmask16 which) const {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, from + b));
   }
@@ -61,10 +65,6 @@ struct LoadZeroPoint {
 struct LoadNear {
   const int16_t* from;
   int offset;
-  __m512 operator()(int64_t b) const {
-    const __m512i z = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + b)));
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
-  }
   __m512 operator()(int64_t b, __mmask16 which) const {
     const __m512i z = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(which, from + b));
     return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
@@ -99,9 +99,10 @@ template <typename Load>
 template <typename Load>
 [[gnu::always_inline]] inline WideFloat sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load,
                                                          float step) {
-  if constexpr (requires { load(0); })
-    if (at.shift == 0 && t + 16 <= at.segments)
-      return wide_turned({_mm512_mul_ps(load(row + t), _mm512_set1_ps(step))});
+  if (t + 16 <= at.segments) {
+    const __m512 v = _mm512_mul_ps(load(row + (t >> at.shift), at.used), _mm512_set1_ps(step));
+    return {_mm512_permutexvar_ps(at.turned, v)};
+  }
   return any_sixteen_segments(at, row, t, load, step);
 }
 

@@ -1,9 +1,9 @@
-// A step of a few activation rows. It takes sixteen segments, in four Wides of codes; part j of a Wide belongs to segment
-// j of its four. Dot products leave four integers there, and what adds them leaves segment j of Wide i at lane 4 j + i.
-// All that belongs to segments lies so.
+// A step of a few activation rows: sixteen segments, in four Wides of codes. Part j of a Wide belongs to segment j of its
+// four. Dot products leave four integers there; what adds them leaves segment j of Wide i at lane 4 j + i. All that
+// belongs to segments lies so.
 
-// How far ahead of what is read memory is asked for, into the second cache: of codes, of scales and the like.
-constexpr int64_t kCodesAhead = 12288, kBlocksAhead = 1024;
+// How far ahead of what is read memory is asked for, into the second cache: bytes of codes, blocks.
+constexpr int64_t kCodesAhead = 12288, kBlocksAhead = 512;
 // Elements of activations that the first cache has room for besides codes on their way.
 constexpr int64_t kFirstCache = 16384;
 
@@ -80,15 +80,15 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   }
 }
 
-// Asks for scales and the like, kBlocksAhead bytes past those of `count` blocks.
+// Asks for the scales and the like of `count` blocks.
 [[gnu::always_inline]] inline void ask_for_blocks(const LinearSpec& spec, int64_t first, int64_t count) {
   const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
-  const uint8_t* p = static_cast<const uint8_t*>(spec.scales) + first * scale_size + kBlocksAhead;
+  const uint8_t* p = static_cast<const uint8_t*>(spec.scales) + first * scale_size;
   for (int64_t b = 0; b < count * scale_size; b += 64) __builtin_prefetch(p + b, 0, 2);
   if (spec.offset == 0) return;
   const int64_t size = spec.offset == 2 ? scale_size : spec.near ? 2 : 4;
   p = static_cast<const uint8_t*>(spec.near ? static_cast<const void*>(spec.near) : spec.offsets) + first * size;
-  for (int64_t b = 0; b < count * size; b += 64) __builtin_prefetch(p + kBlocksAhead + b, 0, 2);
+  for (int64_t b = 0; b < count * size; b += 64) __builtin_prefetch(p + b, 0, 2);
 }
 
 // What a weight row, whose first block is `first`, has for the segments t .. t + 15.

@@ -66,10 +66,6 @@ inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] beco
   x[0].v = _mm512_shuffle_ps(a, b, 0x44), x[1].v = _mm512_shuffle_ps(a, b, 0xEE);
   x[2].v = _mm512_shuffle_ps(c, d, 0x44), x[3].v = _mm512_shuffle_ps(c, d, 0xEE);
 }
-inline WideFloat wide_turned(WideFloat x) {  // lane 4 i + j of x at lane 4 j + i
-  const __m512i from = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-  return {_mm512_permutexvar_ps(from, x.v)};
-}
 
 // The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k. Sixteen rows are read.
 inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
