@@ -1,11 +1,9 @@
-// A step of a few activation rows: sixteen segments, in four Wides of codes. Part j of a Wide belongs to segment j of its
-// four. Dot products leave four integers there; what adds them leaves segment j of Wide i at lane 4 j + i. All that
+// A step of a few activation rows: sixteen segments, in four Wides of codes. Part j of a Wide belongs to segment j of
+// its four. Dot products leave four integers there; what adds them leaves segment j of Wide i at lane 4 j + i. All that
 // belongs to segments lies so.
 
 // How far ahead of what is read memory is asked for, into the second cache: bytes of codes, blocks.
 constexpr int64_t kCodesAhead = 12288, kBlocksAhead = 512;
-// Elements of activations that the first cache has room for besides codes on their way.
-constexpr int64_t kFirstCache = 16384;
 
 // Weight rows as the loops below read them.
 struct WeightRows {
@@ -46,7 +44,7 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q)
     if (q < wides.count) {
-      for (int b = 0; b < kWideBytes; b += 64)  // in the order of memory, a few at a time
+      for (int b = 0; ahead && b < kWideBytes; b += 64)  // in the order of memory, a few at a time
         __builtin_prefetch(row + ahead + (step * 4 + q) * kWideBytes + b, 0, 2);
       const uint8_t* p = row + (wides.first + q * wides.apart) * kWideBytes;
       if constexpr (kCodes == kBytes) {
