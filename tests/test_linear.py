@@ -423,7 +423,7 @@ def test_experts(activations: str | None) -> None:
     for i, j in np.ndindex(3, 7):
         e = experts[i, j]
         assert_same(y[i, j], bs.linear(a[i, j], w[int(e)], bias[e], activations=activations))
-    again = bs.linear(a, w, bias, experts=experts[::-1], activations=activations)  # matrices that are known now
+    again = bs.linear(a, w, bias, experts=experts[::-1], activations=activations)  # known now
     for j in range(7):
         one = bs.linear(a[0, j], w[int(experts[2, j])], bias[experts[2, j]], activations=activations)
         np.testing.assert_array_equal(again[0, j], one)
