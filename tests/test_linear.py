@@ -445,6 +445,19 @@ def test_special_values_follow_ieee_in_their_rows_only() -> None:
     assert "[1, 3]" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "uint4", "mxfp8_e4m3"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nothing_is_written_where_activations_are_not_finite(name: str, bad: float) -> None:
+    rng = np.random.default_rng(10)
+    w = bs.quantize(normal(rng, 40, 96), name)
+    for m, threads in ((1, 1), (3, 2), (40, 2)):
+        a, out = normal(rng, m, 96), np.full((m, 40), 7, np.float32)
+        a[-1, 95] = bad
+        with pytest.raises(NonFiniteError, match=rf"\[{m - 1}, 95\]"):
+            bs.linear(a, w, activations="int8", out=out, threads=threads)
+        assert (out == 7).all()
+
+
 def test_nan_blocks_make_their_outputs_nan() -> None:
     x = np.ones((3, 64), np.float32)
     x[1, 40] = np.nan
