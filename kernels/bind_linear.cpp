@@ -153,9 +153,10 @@ int32_t linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float
     return true;
   });
   if (!finite_scales(codes)) return kNotFinite;
-  return over_tiles<32>(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
+  const bool done = over_tiles<32>(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
     return kernels.linear_int8(w.spec, codes, begin, end, out.data(), w.rows);
-  }) ? kDone : kNoMemory;
+  });
+  return done ? kDone : kNoMemory;
 }
 
 }  // namespace

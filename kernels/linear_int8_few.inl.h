@@ -29,7 +29,8 @@ struct FewScratch {
   FewScratch(const LinearSpec& spec, const BlockPlaces& at, const Int8Activations& a, int64_t bytes)
       : floats(at.quarter * 64), memory((3 * a.rows + (a.rows == 1 ? 4 : kGroupFloats)) * floats),
         codes(is_table(spec) || spec.row_bytes < bytes ? kFewWeights * bytes : 1) {
-    if (memory.data) memset(memory.data, 0, sizeof(float) * static_cast<size_t>((3 * a.rows + 4) * floats));
+    const int64_t zeros = 3 * a.rows + (a.rows == 1 ? 4 : 0);
+    if (memory.data) memset(memory.data, 0, sizeof(float) * static_cast<size_t>(zeros * floats));
   }
   bool ok() const { return memory.data && codes.data; }
 

@@ -31,9 +31,8 @@ from .native_linear import (
 from .tensor import BlockTensor
 
 _LANES = 16  # rows of activations are padded to a multiple
-_SMALL = (
-    1 << 18
-)  # elements of a weight below which putting activations on a cache line costs more than it saves
+# Elements of a weight below which putting activations on a cache line costs more than it saves.
+_SMALL = 1 << 18
 
 
 def linear(
@@ -171,9 +170,9 @@ def _multiply_experts(
 
 def _expert(w: BlockTensor, expert: int) -> Weight:
     """One of the matrices as the kernels take it, described once for each tensor."""
-    known = w.prepared if isinstance(w.prepared, dict) else {}
-    if not known:
-        w.prepare(known)
+    if not isinstance(w.prepared, dict):
+        w.prepare({})
+    known: Any = w.prepared
     if expert not in known:
         known[expert] = _weight(w[expert])
     made: Weight = known[expert]
