@@ -13,9 +13,9 @@ inline void int8_all_rows(const WeightRows& w, Load load, const FewRows& rows, f
 
 template <StoredCodes kCodes>
 inline void int8_dispatch(const WeightRows& w, const FewRows& rows, float* out, int64_t out_stride) {
-  with_scales(w.spec, [&](auto load) {
+  with_scales(w, [&](auto load) {
     if (w.spec.offset == 0) int8_all_rows<kCodes, false, false>(w, load, rows, out, out_stride);
-    if constexpr (!__is_same(decltype(load), LoadE8m0)) {  // MX schemes have no offsets
+    if constexpr (!decltype(load)::kMx) {  // MX schemes have no offsets
       if (w.spec.offset == 1) int8_all_rows<kCodes, true, false>(w, load, rows, out, out_stride);
       if (w.spec.offset == 2) int8_all_rows<kCodes, false, true>(w, load, rows, out, out_stride);
     }
@@ -44,7 +44,7 @@ struct FewScratch {
         const int64_t lane = t % 4 * 4 + (a.rows == 1 ? wide % 4 : wide / steps);
         const int64_t from = r * a.segments + t, to = r * floats + step * 16 + lane;
         scales[to] = a.scales[from], sums[to] = a.sums[from];
-        corrections[to] = offset * static_cast<int32_t>(sums[to]);
+        corrections[to] = -offset * static_cast<int32_t>(sums[to]);
       }
     return {a, floats, scales, sums, corrections, free};
   }

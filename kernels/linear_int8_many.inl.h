@@ -121,7 +121,7 @@ inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, int64_t n, 
     case kLookup: tile_codes<kLookup>(spec, n, begin, end, stored, to.codes); break;
     case kBytes: tile_codes<kBytes>(spec, n, begin, end, stored, to.codes); break;
   }
-  with_scales(spec, [&](auto load) {
+  with_scale_type(spec, [&](auto load) {
     tile_spread(at, first, begin, end, load, spec.step, to.scales);
     if (spec.offset == 2) tile_spread(at, first, begin, end, decltype(load)(spec.offsets), 1.0f, to.minimums);
   });

@@ -14,7 +14,9 @@ template <typename Load>
     for (int64_t t = 0; t < quarter; t += 16) {
       WideFloat x[4];
 #pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) x[q] = sixteen_segments(at, first, q * quarter + t, load, step);
+      for (int q = 0; q < 4; ++q)
+        x[q] = q * quarter + t + 16 <= at.segments ? sixteen_segments(at, first, q * quarter + t, load, step)
+                                                   : some_segments(at, first, q * quarter + t, load, step);
       wide_transpose(x);
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) wide_store(to + 4 * t + 16 * k, x[k]);
@@ -38,16 +40,16 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
 [[gnu::noinline]] void int8_rows(const WeightRows& weights, const FewRows& activations, int64_t r, float* out,
                                  int64_t out_stride) {  // registers of its own
   const LinearSpec spec = weights.spec;  // copies: the compiler knows that nothing writes to them
-  const BlockPlaces at = weights.at;
   const Storing stored = weights.stored;
   const FewRows rows = activations;
-  const int64_t steps = at.quarter * 4, wides = (at.segments + 3) / 4;  // of a quarter, of a row
+  const int64_t blocks = weights.at.blocks;
+  const int64_t steps = weights.at.quarter * 4, wides = (weights.at.segments + 3) / 4;  // of a quarter, of a row
   alignas(64) float sums[kRows][kFewWeights * kLanes];
   if (weights.count < kFewWeights) memset(sums, 0, sizeof sums);
   for (int64_t i = 0; i < weights.count; ++i) {
     const uint8_t* const row = weights.codes + i * weights.row_bytes;
     const float* const scales = rows.memory + i * 3 * rows.floats;
-    if (r == 0) ask_for_blocks(spec, (weights.first + kFewWeights + i) * at.blocks, at.blocks);  // of the next group
+    if (r == 0) ask_for_blocks(spec, (weights.first + kFewWeights + i) * blocks, blocks);  // of the next group
     WideFloat sum[kRows];
     for (int j = 0; j < kRows; ++j) sum[j] = wide_zero();
     const auto add_step = [&](int64_t step, int64_t count) {
@@ -56,8 +58,11 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
       has.scales = wide_floats(scales + step * 16);
       if (kShifts) has.shifts = wide_floats(scales + rows.floats + step * 16);
       if (kMinimums) has.minimums = wide_floats(scales + 2 * rows.floats + step * 16);
-      int8_step<kRows, kCodes, kShifts, kMinimums>(stored, row, kCodesAhead, has, rows, r, step,
-                                                   {step, steps, count}, x, y);
+      const int64_t floats = r * rows.floats + step * 16;
+      const StepPlaces at{row + step * kWideBytes<kCodes>, rows.a.codes + r * rows.a.stride + step * 128,
+                          rows.scales + floats, rows.sums + floats, rows.corrections + floats};
+      int8_step<kRows, true, kCodes, kShifts, kMinimums>(stored, at, has, rows.a.stride, rows.floats, steps, count,
+                                                         row + step * 4 * kWideBytes<kCodes>, Ahead{}, x, y);
       for (int j = 0; j < kRows; ++j) sum[j] = kMinimums ? sum[j] + x[j] + y[j] : sum[j] + x[j];
     };
     int64_t step = 0;

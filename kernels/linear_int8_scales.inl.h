@@ -10,8 +10,9 @@ struct BlockPlaces {
   int64_t quarter;           // of a row, in sixteen segments
   int shift;                 // a block has 2**shift segments
 #if defined(__AVX512VNNI__)
-  __mmask16 used;  // blocks that sixteen whole segments lie in
-  __m512i turned;  // and the block of segment 4 i + j at lane 4 j + i
+  __mmask16 used;        // blocks that sixteen whole segments lie in
+  __m512i turned;        // and the block of segment 4 i + j at lane 4 j + i
+  __m256i turned_short;  // the same in 16 bits
 #endif
   explicit BlockPlaces(const LinearSpec& spec)
       : blocks((spec.length + spec.block_size - 1) / spec.block_size), segments((spec.length + 31) / 32),
@@ -21,53 +22,98 @@ struct BlockPlaces {
     used = static_cast<__mmask16>((1u << (shift < 4 ? 16 >> shift : 1)) - 1);
     const __m512i lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     turned = _mm512_srl_epi32(lanes, _mm_cvtsi32_si128(shift));
+    turned_short = _mm512_cvtepi32_epi16(turned);
 #endif
   }
 };
 
 #if defined(__AVX512VNNI__)
-// Sixteen from block b on; read only where the mask has ones.
+// Loads sixteen from block b on, read only where the mask has ones; or those of sixteen whole segments, in the order of
+// BlockPlaces. Scales come times `step`, which is 1 but for MX.
 struct LoadE8m0 {
+  static constexpr bool kMx = true;
   const uint8_t* from;
   explicit LoadE8m0(const void* scales) : from(static_cast<const uint8_t*>(scales)) {}
-  __m512 operator()(int64_t b, __mmask16 which) const {
-    return e8m0_lanes({_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(which, from + b))}).v;
+  __m512 operator()(int64_t b, __mmask16 which, float step) const {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(which, from + b));
+    return _mm512_mul_ps(e8m0_lanes({e}).v, _mm512_set1_ps(step));
+  }
+  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
+    return _mm512_permutexvar_ps(at.turned, (*this)(b, at.used, step));
+  }
+};
+// Where all are numbers and stay normal times a step of 2**-less.
+struct LoadNormalE8m0 : LoadE8m0 {
+  using LoadE8m0::LoadE8m0;
+  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
+    const int less = 127 - static_cast<int>(bits_of(step) >> 23);
+    __m128i e = _mm_maskz_loadu_epi8(at.used, from + b);
+    e = _mm_sub_epi8(e, _mm_set1_epi8(static_cast<char>(less)));
+    const __m512i bytes = _mm512_maskz_permutexvar_epi8(0x1111111111111111, at.turned, _mm512_castsi128_si512(e));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bytes, 23));
+  }
+  static bool fits(const uint8_t* e, int64_t count, float step) {
+    const uint8_t less = static_cast<uint8_t>(127 - (bits_of(step) >> 23));
+    uint32_t others = 0;
+    for (int64_t i = 0; i < count; ++i) others |= static_cast<uint8_t>(e[i] - less - 1) > 253 - less;
+    return others == 0;
   }
 };
 struct LoadHalf {
+  static constexpr bool kMx = false;
   const uint16_t* from;
   explicit LoadHalf(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
-  __m512 operator()(int64_t b, __mmask16 which) const {
+  __m512 operator()(int64_t b, __mmask16 which, float) const {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, from + b));
+  }
+  __m512 turned(const BlockPlaces& at, int64_t b, float) const {
+    return _mm512_cvtph_ps(_mm256_permutexvar_epi16(at.turned_short, _mm256_maskz_loadu_epi16(at.used, from + b)));
   }
 };
 struct LoadBfloat16 {
+  static constexpr bool kMx = false;
   const uint16_t* from;
   explicit LoadBfloat16(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
-  __m512 operator()(int64_t b, __mmask16 which) const {
+  __m512 operator()(int64_t b, __mmask16 which, float) const {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(which, from + b));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
+  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
+    return _mm512_permutexvar_ps(at.turned, (*this)(b, at.used, step));
+  }
 };
 struct LoadFloat {
+  static constexpr bool kMx = false;
   const float* from;
   explicit LoadFloat(const void* scales) : from(static_cast<const float*>(scales)) {}
-  __m512 operator()(int64_t b, __mmask16 which) const { return _mm512_maskz_loadu_ps(which, from + b); }
+  __m512 operator()(int64_t b, __mmask16 which, float) const { return _mm512_maskz_loadu_ps(which, from + b); }
+  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
+    return _mm512_permutexvar_ps(at.turned, (*this)(b, at.used, step));
+  }
 };
 struct LoadZeroPoint {
   const int32_t* from;
   int offset;  // of stored codes
-  __m512 operator()(int64_t b, __mmask16 which) const {
+  __m512 operator()(int64_t b, __mmask16 which, float) const {
     const __m512i z = _mm512_maskz_loadu_epi32(which, from + b);
     return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
+  }
+  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
+    return _mm512_permutexvar_ps(at.turned, (*this)(b, at.used, step));
   }
 };
 struct LoadNear {
   const int16_t* from;
   int offset;
-  __m512 operator()(int64_t b, __mmask16 which) const {
-    const __m512i z = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(which, from + b));
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
+  __m512 operator()(int64_t b, __mmask16 which, float) const {
+    return of(_mm256_maskz_loadu_epi16(which, from + b));
+  }
+  __m512 turned(const BlockPlaces& at, int64_t b, float) const {
+    return of(_mm256_permutexvar_epi16(at.turned_short, _mm256_maskz_loadu_epi16(at.used, from + b)));
+  }
+  __m512 of(__m256i z) const {
+    const __m256i moved = _mm256_add_epi16(z, _mm256_set1_epi16(static_cast<int16_t>(offset)));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(moved));
   }
 };
 
@@ -89,25 +135,23 @@ struct SixteenSegments {
 
 // Segments t .. t + 15 of the row whose first block is `row`, times `step`; zero past the last; 4 i + j at 4 j + i.
 template <typename Load>
-[[gnu::noinline]] WideFloat any_sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, float step) {
+[[gnu::always_inline]] inline WideFloat some_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load,
+                                                      float step) {
   if (t >= at.segments) return {_mm512_setzero_ps()};
   const __m512i lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
   const SixteenSegments part(at, t, at.segments, lanes);
-  const __m512 v = _mm512_mul_ps(load(row + part.first, part.used), _mm512_set1_ps(step));
-  return {_mm512_castsi512_ps(part.spread(v))};
+  return {_mm512_castsi512_ps(part.spread(load(row + part.first, part.used, step)))};
 }
+// As above, all there.
 template <typename Load>
 [[gnu::always_inline]] inline WideFloat sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load,
                                                          float step) {
-  if (t + 16 <= at.segments) {
-    const __m512 v = _mm512_mul_ps(load(row + (t >> at.shift), at.used), _mm512_set1_ps(step));
-    return {_mm512_permutexvar_ps(at.turned, v)};
-  }
-  return any_sixteen_segments(at, row, t, load, step);
+  return {load.turned(at, row + (t >> at.shift), step)};
 }
 
 #else  // AVX2: eight at a time, or one
 struct LoadE8m0 {
+  static constexpr bool kMx = true;
   const uint8_t* from;
   explicit LoadE8m0(const void* scales) : from(static_cast<const uint8_t*>(scales)) {}
   float one(int64_t b) const { return e8m0_value(from[b]); }
@@ -116,6 +160,7 @@ struct LoadE8m0 {
   }
 };
 struct LoadHalf {
+  static constexpr bool kMx = false;
   const uint16_t* from;
   explicit LoadHalf(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
   float one(int64_t b) const { return half_to_float(from[b]); }
@@ -124,6 +169,7 @@ struct LoadHalf {
   }
 };
 struct LoadBfloat16 {
+  static constexpr bool kMx = false;
   const uint16_t* from;
   explicit LoadBfloat16(const void* scales) : from(static_cast<const uint16_t*>(scales)) {}
   float one(int64_t b) const { return float_of(static_cast<uint32_t>(from[b]) << 16); }
@@ -133,6 +179,7 @@ struct LoadBfloat16 {
   }
 };
 struct LoadFloat {
+  static constexpr bool kMx = false;
   const float* from;
   explicit LoadFloat(const void* scales) : from(static_cast<const float*>(scales)) {}
   float one(int64_t b) const { return from[b]; }
@@ -159,24 +206,35 @@ struct LoadNear {
 
 // Segments t .. t + 15 of the row whose first block is `row`, times `step`; zero past the last; 4 i + j at 4 j + i.
 template <typename Load>
-[[gnu::noinline]] WideFloat any_sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, float step) {
+[[gnu::noinline]] WideFloat some_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load, float step) {
   float v[16];
   for (int64_t i = 0; i < 16; ++i) v[i] = t + i < at.segments ? load.one(row + ((t + i) >> at.shift)) * step : 0;
   return wide_turned(wide_floats(v));
 }
+// As above, all there.
 template <typename Load>
 [[gnu::always_inline]] inline WideFloat sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load,
                                                          float step) {
   const __m256 by = _mm256_set1_ps(step);
-  if (at.shift == 0 && t + 16 <= at.segments)
+  if (at.shift == 0)
     return wide_turned({_mm256_mul_ps(load.eight(row + t), by), _mm256_mul_ps(load.eight(row + t + 8), by)});
-  return any_sixteen_segments(at, row, t, load, step);
+  return some_segments(at, row, t, load, step);
 }
 #endif
 
+// Weight rows as the loops below read them.
+struct WeightRows {
+  const LinearSpec& spec;
+  const BlockPlaces& at;
+  const uint8_t* codes;  // of row `first`
+  int64_t first, count;  // at most kFewWeights
+  int64_t row_bytes;     // from row to row of codes
+  Storing stored;
+};
+
 // Calls `use` with what loads scales of the type that the weight has.
 template <typename Use>
-inline void with_scales(const LinearSpec& spec, Use use) {
+inline void with_scale_type(const LinearSpec& spec, Use use) {
   if (spec.family == 0)
     use(LoadE8m0(spec.scales));
   else if (spec.scale_type == kFloat16)
@@ -186,8 +244,18 @@ inline void with_scales(const LinearSpec& spec, Use use) {
   else
     use(LoadFloat(spec.scales));
 }
+// As above, with what suits the scales of weight rows.
+template <typename Use>
+inline void with_scales(const WeightRows& w, Use use) {
+#if defined(__AVX512VNNI__)
+  const uint8_t* const first = static_cast<const uint8_t*>(w.spec.scales) + w.first * w.at.blocks;
+  if (w.spec.family == 0 && LoadNormalE8m0::fits(first, w.count * w.at.blocks, w.spec.step))
+    return use(LoadNormalE8m0(w.spec.scales));
+#endif
+  with_scale_type(w.spec, use);
+}
 
-// As above, with what loads zero points, moved as far as stored codes are.
+// Calls `use` with what loads zero points, moved as far as stored codes are.
 template <typename Use>
 inline void with_zero_points(const LinearSpec& spec, Use use) {
   const int offset = stored_offset(spec);

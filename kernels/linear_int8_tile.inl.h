@@ -42,13 +42,12 @@ template <typename Load>
 inline void tile_spread(const BlockPlaces& at, int64_t first, int64_t begin, int64_t end, Load load, float step,
                         float* out) {
   const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512 by = _mm512_set1_ps(step);
   for (int64_t t = begin; t < end; t += 16) {
     const SixteenSegments part(at, t, end, lanes);
     Words v[16];
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r)
-      v[r] = (Words)part.spread(_mm512_mul_ps(load(first + r * at.blocks + part.first, part.used), by));
+      v[r] = (Words)part.spread(load(first + r * at.blocks + part.first, part.used, step));
     transpose_lanes(v);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) store(out + (t - begin + i) * 16, v[i]);

@@ -194,12 +194,30 @@ def random_bits(row: Scheme, rng: np.random.Generator, n: int, k: int) -> BlockT
 @pytest.mark.parametrize("name", SCHEMES)
 def test_arbitrary_codes_scales_and_zero_points(name: str) -> None:
     rng = np.random.default_rng(len(name))
-    for k, m in ((96, 1), (224, 3), (256, 13), (160, 40)):
+    for k, m in ((96, 1), (1184, 1), (224, 3), (256, 13), (160, 40)):
         w, a = random_bits(scheme(name), rng, 34, k), normal(rng, m, k)
         for result in on_every_isa(a, w, None):
             assert_same(result, float_sum(a, w.dequantize()))
         for result in on_every_isa(a, w, "int8"):
             assert_same(result, int8_sum(a, w))
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp6_e2m3", "mxint8", "mxint4"])
+@pytest.mark.parametrize("size", [32, 64, 1024])
+def test_exponents_around_those_that_stay_normal(name: str, size: int) -> None:
+    """Sixteen rows whose scales times the step are all normal numbers, and sixteen where one may not be."""
+    rng = np.random.default_rng(size)
+    row, k = scheme(name, block_size=size), 1632
+    blocks = -(-k // size)
+    codes = random_bits(scheme(name), rng, 32, k).codes()
+    for low in (*range(9), 255):
+        scales = rng.choice([9, 10, 126, 254], (32, blocks)).astype(np.uint8)
+        scales[rng.integers(16, 32), rng.integers(blocks)] = low
+        w = BlockTensor.from_parts(row, codes, scales)
+        for scale in (1e-20, 1.0, 1e20):
+            a = normal(rng, 1, k) * np.float32(scale)
+            for result in on_every_isa(a, w, "int8"):
+                assert_same(result, int8_sum(a, w))
 
 
 @pytest.mark.parametrize("name", SCHEMES)
