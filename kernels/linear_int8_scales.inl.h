@@ -13,6 +13,8 @@ struct BlockPlaces {
   __mmask16 used;        // blocks that sixteen whole segments lie in
   __m512i turned;        // and the block of segment 4 i + j at lane 4 j + i
   __m256i turned_short;  // the same in 16 bits
+#else
+  __m256i turned[2];  // the block of segment 4 i + j at lane 4 j + i, of at most eight blocks
 #endif
   explicit BlockPlaces(const LinearSpec& spec)
       : blocks((spec.length + spec.block_size - 1) / spec.block_size), segments((spec.length + 31) / 32),
@@ -23,6 +25,10 @@ struct BlockPlaces {
     const __m512i lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     turned = _mm512_srl_epi32(lanes, _mm_cvtsi32_si128(shift));
     turned_short = _mm512_cvtepi32_epi16(turned);
+#else
+    const __m256i lanes = _mm256_set_epi32(13, 9, 5, 1, 12, 8, 4, 0);
+    turned[0] = _mm256_srl_epi32(lanes, _mm_cvtsi32_si128(shift));
+    turned[1] = _mm256_srl_epi32(_mm256_add_epi32(lanes, _mm256_set1_epi32(2)), _mm_cvtsi32_si128(shift));
 #endif
   }
 };
@@ -215,10 +221,18 @@ template <typename Load>
 template <typename Load>
 [[gnu::always_inline]] inline WideFloat sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load,
                                                          float step) {
+  const int64_t b = row + (t >> at.shift);
   const __m256 by = _mm256_set1_ps(step);
-  if (at.shift == 0)
-    return wide_turned({_mm256_mul_ps(load.eight(row + t), by), _mm256_mul_ps(load.eight(row + t + 8), by)});
-  return some_segments(at, row, t, load, step);
+  if (at.shift == 0) return wide_turned({_mm256_mul_ps(load.eight(b), by), _mm256_mul_ps(load.eight(b + 8), by)});
+  __m256 v = {};
+  switch (at.shift) {
+    case 1: v = load.eight(b); break;
+    case 2: v = _mm256_setr_ps(load.one(b), load.one(b + 1), load.one(b + 2), load.one(b + 3), 0, 0, 0, 0); break;
+    case 3: v = _mm256_setr_ps(load.one(b), load.one(b + 1), 0, 0, 0, 0, 0, 0); break;
+    default: v = _mm256_set1_ps(load.one(b));
+  }
+  v = _mm256_mul_ps(v, by);
+  return {_mm256_permutevar8x32_ps(v, at.turned[0]), _mm256_permutevar8x32_ps(v, at.turned[1])};
 }
 #endif
 
