@@ -64,8 +64,11 @@ inline void add_group(float* lanes, int64_t rows, int64_t count, float* out, int
   add_all_lanes(lanes, (count + kRowsW - 1) / kRowsW * kTile, sums);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < count; j += kRowsW) {
-      const int64_t n = kRowsW < count - j ? kRowsW : count - j;
-      memcpy(out + i * out_stride + j, sums + j * kRowsA + i * kRowsW, static_cast<size_t>(n) * 4);
+      const float* from = sums + j * kRowsA + i * kRowsW;
+      if (kRowsW <= count - j)
+        memcpy(out + i * out_stride + j, from, sizeof(float) * kRowsW);  // a constant: no call
+      else
+        memcpy(out + i * out_stride + j, from, sizeof(float) * static_cast<size_t>(count - j));
     }
 }
 
