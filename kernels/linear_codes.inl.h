@@ -132,10 +132,55 @@ inline Float16Lanes e5m2_values(const uint8_t* p) {
   const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return halves_to_float(halves_of_codes(code, 8));
 }
-inline Float16Lanes e4m3_values(const uint8_t* p) {
-  const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return lanes_mul(halves_to_float(halves_of_codes(code, 7)), 256.0f);
+#if defined(__AVX512VBMI__)
+// The upper two bytes of every code's value in float32 but for the sign; the others are zeros.
+struct E4m3Bytes {
+  alignas(64) uint8_t upper[128] = {}, lower[128] = {};
+  constexpr E4m3Bytes() {
+    for (uint32_t code = 1; code < 128; ++code) {
+      uint32_t exponent = code >> 3, fraction = code & 7;
+      if (exponent == 0) {  // subnormal: moved up to where a float32 has its first bit
+        for (exponent = 1; fraction < 8; fraction *= 2) --exponent;
+        fraction &= 7;
+      }
+      const uint32_t half = code == 127 ? 0x7FC0 : ((exponent + 120) << 7) | (fraction << 4);
+      upper[code] = static_cast<uint8_t>(half >> 8), lower[code] = static_cast<uint8_t>(half & 255);
+    }
+  }
+};
+constexpr E4m3Bytes kE4m3Bytes;
+
+inline __m512i lookup_7_bits(const uint8_t* table, __m512i index) {
+  return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
 }
+// Two bytes of each of sixteen codes from lane `first` on.
+inline Float16Lanes e4m3_lanes(__m512i lower, __m512i upper, int first) {
+  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i from = _mm512_add_epi32(lane, _mm512_set1_epi32(first));
+  const __m512i bytes = _mm512_or_si512(_mm512_slli_epi32(from, 16), _mm512_slli_epi32(from, 24));
+  const __m512i second = _mm512_set1_epi32(0x40000000);  // the top byte is of the second vector
+  return {_mm512_castsi512_ps(
+      _mm512_maskz_permutex2var_epi8(0xCCCCCCCCCCCCCCCC, lower, _mm512_or_si512(bytes, second), upper))};
+}
+// Sixteen values, or all that sixteen times kMany codes have.
+template <int kMany>
+inline void e4m3_values(const uint8_t* p, Float16Lanes* out) {
+  const __m512i code = kMany == 1 ? _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))
+                                  : _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+  const __m512i upper = _mm512_ternarylogic_epi32(lookup_7_bits(kE4m3Bytes.upper, code), code, sign, 0xF8);
+  const __m512i lower = lookup_7_bits(kE4m3Bytes.lower, code);
+  for (int i = 0; i < kMany; ++i) out[i] = e4m3_lanes(lower, upper, i * 16);
+}
+#else
+template <int kMany>
+inline void e4m3_values(const uint8_t* p, Float16Lanes* out) {
+  for (int i = 0; i < kMany; ++i) {
+    const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i * 16)));
+    out[i] = lanes_mul(halves_to_float(halves_of_codes(code, 7)), 256.0f);
+  }
+}
+#endif
 
 // One class per kind of code: 16 codes at `p` to values without scale; z is the zero point.
 struct ReadE2m1 {
@@ -163,7 +208,11 @@ struct ReadUint8 {
 };
 struct ReadE4m3 {
   static constexpr int kBits = 8;
-  static Float16Lanes read(const uint8_t* p, int32_t) { return e4m3_values(p); }
+  static Float16Lanes read(const uint8_t* p, int32_t) {
+    Float16Lanes value;
+    e4m3_values<1>(p, &value);
+    return value;
+  }
 };
 struct ReadE5m2 {
   static constexpr int kBits = 8;
@@ -180,7 +229,17 @@ struct BlockValues {
     const Float16Lanes value = lanes_mul(Read::read(p, z), s);
     return kOffset == 2 ? lanes_add(value, m) : value;
   }
+  void read_two(const uint8_t* p, Float16Lanes* two) const {
+    two[0] = read(p), two[1] = read(p + 2 * Read::kBits);
+  }
 };
+
+// Codes that are looked up 32 at a time.
+template <>
+inline void BlockValues<ReadE4m3, 0>::read_two(const uint8_t* p, Float16Lanes* two) const {
+  e4m3_values<2>(p, two);
+  two[0] = lanes_mul(two[0], s), two[1] = lanes_mul(two[1], s);
+}
 
 #if defined(__AVX512F__)
 // Four bits: the sixteen values that a block can have, found once, then looked up.
@@ -192,6 +251,7 @@ struct BlockValues<Read, kOffset> {
     if (kOffset == 2) table = lanes_add(table, m);
   }
   Float16Lanes read(const uint8_t* p) const { return lanes_lookup(table, load_nibbles(p)); }
+  void read_two(const uint8_t* p, Float16Lanes* two) const { two[0] = read(p), two[1] = read(p + 8); }
 };
 #endif
 #endif

@@ -42,8 +42,9 @@ inline void decode_blocks(const LinearSpec& spec, const uint8_t* packed, int64_t
   const int64_t sixteens = (n + 15) / 16;
   if (size == 32) {  // the usual size: no loop in the loop
     for (int64_t b = 0; b < sixteens / 2; ++b) {
-      const auto v = values(b);
-      step(v, 2 * b), step(v, 2 * b + 1);
+      Float16Lanes two[2];
+      values(b).read_two(packed + b * (4 * Read::kBits), two);
+      lanes_store(out + b * 32, two[0]), lanes_store(out + b * 32 + 16, two[1]);
     }
     if (sixteens & 1) step(values(sixteens / 2), sixteens - 1);
     return;
@@ -79,8 +80,9 @@ inline void dot_blocks(const LinearSpec& spec, int64_t r, int64_t begin, int64_t
       __builtin_prefetch(p + 12 * spec.row_bytes);
       const BlockValues<Read, kOffset> values(kOffset == 1 ? zero_points[j][b] : 0, scales[j][b],
                                               kOffset == 2 ? minimums[j][b] : 0.0f);
-      const Float16Lanes v = values.read(p), w = values.read(p + 2 * Read::kBits);
-      sum[j] = lanes_sum(lanes_sum(sum[j], x, v), y, w);
+      Float16Lanes two[2];
+      values.read_two(p, two);
+      sum[j] = lanes_sum(lanes_sum(sum[j], x, two[0]), y, two[1]);
     }
   }
   for (int j = 0; j < 4; ++j) lanes_store(lanes + j * 16, sum[j]);
