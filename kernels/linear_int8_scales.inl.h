@@ -59,9 +59,15 @@ struct LoadNormalE8m0 : LoadE8m0 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(bytes, 23));
   }
   static bool fits(const uint8_t* e, int64_t count, float step) {
-    const uint8_t less = static_cast<uint8_t>(127 - (bits_of(step) >> 23));
-    uint32_t others = 0;
-    for (int64_t i = 0; i < count; ++i) others |= static_cast<uint8_t>(e[i] - less - 1) > 253 - less;
+    const int less = 127 - static_cast<int>(bits_of(step) >> 23);
+    const __m512i least = _mm512_set1_epi8(static_cast<char>(less + 1));
+    const __m512i range = _mm512_set1_epi8(static_cast<char>(253 - less));
+    __mmask64 others = 0;
+    for (int64_t i = 0; i < count; i += 64) {
+      const __mmask64 there = count - i < 64 ? (1ull << (count - i)) - 1 : ~0ull;
+      const __m512i above = _mm512_sub_epi8(_mm512_maskz_loadu_epi8(there, e + i), least);
+      others |= _mm512_mask_cmpgt_epu8_mask(there, above, range);
+    }
     return others == 0;
   }
 };
