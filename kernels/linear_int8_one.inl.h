@@ -95,9 +95,9 @@ inline void int8_one_row(const WeightRows& w, Load load, const FewRows& rows, fl
     if (once == 4 && comes_by_itself<kCodes, kShifts || kMinimums>(w.at.segments * 32))
       return int8_one<false, kCodes, kShifts, kMinimums>(w, loads, rows, 0, 4, Ahead{}, lanes);
     if (once == 4) return int8_one<true, kCodes, kShifts, kMinimums>(w, loads, rows, 0, 4, Ahead{}, lanes);
-    for (int64_t q = 0; q < 4; q += once) {  // parts do not follow each other: the same of the next rows is asked for
+    for (int64_t q = 0; q < 4; q += once) {  // parts do not follow each other: the same of later rows is asked for
       memset(rows.memory, 0, products);
-      int8_one<true, kCodes, kShifts, kMinimums>(w, loads, rows, q, q + once, {w.count * w.row_bytes, 2 * w.row_bytes},
+      int8_one<true, kCodes, kShifts, kMinimums>(w, loads, rows, q, q + once, {4 * w.row_bytes, 2 * w.row_bytes},
                                                  lanes);
     }
   };
