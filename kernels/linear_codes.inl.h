@@ -162,9 +162,9 @@ inline Float16Lanes e4m3_lanes(__m512i lower, __m512i upper, int first) {
   return {_mm512_castsi512_ps(
       _mm512_maskz_permutex2var_epi8(0xCCCCCCCCCCCCCCCC, lower, _mm512_or_si512(bytes, second), upper))};
 }
-// Sixteen values, or all that sixteen times kMany codes have.
+// Sixteen times kMany values: the look-ups are as many for 32 as for 16.
 template <int kMany>
-inline void e4m3_values(const uint8_t* p, Float16Lanes* out) {
+inline void e4m3_lookup(const uint8_t* p, Float16Lanes* out) {
   const __m512i code = kMany == 1 ? _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))
                                   : _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
@@ -172,13 +172,15 @@ inline void e4m3_values(const uint8_t* p, Float16Lanes* out) {
   const __m512i lower = lookup_7_bits(kE4m3Bytes.lower, code);
   for (int i = 0; i < kMany; ++i) out[i] = e4m3_lanes(lower, upper, i * 16);
 }
+inline Float16Lanes e4m3_values(const uint8_t* p) {
+  Float16Lanes value;
+  e4m3_lookup<1>(p, &value);
+  return value;
+}
 #else
-template <int kMany>
-inline void e4m3_values(const uint8_t* p, Float16Lanes* out) {
-  for (int i = 0; i < kMany; ++i) {
-    const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i * 16)));
-    out[i] = lanes_mul(halves_to_float(halves_of_codes(code, 7)), 256.0f);
-  }
+inline Float16Lanes e4m3_values(const uint8_t* p) {
+  const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return lanes_mul(halves_to_float(halves_of_codes(code, 7)), 256.0f);
 }
 #endif
 
@@ -208,11 +210,7 @@ struct ReadUint8 {
 };
 struct ReadE4m3 {
   static constexpr int kBits = 8;
-  static Float16Lanes read(const uint8_t* p, int32_t) {
-    Float16Lanes value;
-    e4m3_values<1>(p, &value);
-    return value;
-  }
+  static Float16Lanes read(const uint8_t* p, int32_t) { return e4m3_values(p); }
 };
 struct ReadE5m2 {
   static constexpr int kBits = 8;
@@ -234,12 +232,13 @@ struct BlockValues {
   }
 };
 
-// Codes that are looked up 32 at a time.
+#if defined(__AVX512VBMI__)
 template <>
 inline void BlockValues<ReadE4m3, 0>::read_two(const uint8_t* p, Float16Lanes* two) const {
-  e4m3_values<2>(p, two);
+  e4m3_lookup<2>(p, two);
   two[0] = lanes_mul(two[0], s), two[1] = lanes_mul(two[1], s);
 }
+#endif
 
 #if defined(__AVX512F__)
 // Four bits: the sixteen values that a block can have, found once, then looked up.

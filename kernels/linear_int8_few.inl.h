@@ -6,9 +6,9 @@ inline void int8_all_rows(const WeightRows& w, Load load, const FewRows& rows, f
   spread_blocks<kShifts, kMinimums>(w, load, rows);
   int64_t r = 0;
   if constexpr (kMostRows >= 4)
-    for (; r + 4 <= rows.a.rows; r += 4) int8_rows<4, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
-  for (; r + 2 <= rows.a.rows; r += 2) int8_rows<2, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
-  if (r < rows.a.rows) int8_rows<1, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
+    for (; r + 4 <= rows.a.rows; r += 4) int8_next_rows<4, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
+  for (; r + 2 <= rows.a.rows; r += 2) int8_next_rows<2, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
+  if (r < rows.a.rows) int8_rows<1, false, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
 }
 
 template <StoredCodes kCodes>
@@ -44,7 +44,7 @@ struct FewScratch {
         const int64_t lane = t % 4 * 4 + (a.rows == 1 ? wide % 4 : wide / steps);
         const int64_t from = r * a.segments + t, to = r * floats + step * 16 + lane;
         scales[to] = a.scales[from], sums[to] = a.sums[from];
-        corrections[to] = -offset * static_cast<int32_t>(sums[to]);
+        corrections[to] = offset * static_cast<int32_t>(sums[to]);
       }
     return {a, floats, scales, sums, corrections, free};
   }

@@ -79,26 +79,25 @@ inline int64_t quarters_at_once(int64_t elements) {
   return elements <= kRoom ? 4 : elements <= 2 * kRoom ? 2 : 1;
 }
 
-// Whether processors foresee what is read next: with little else to read, and the activations in the first cache.
+// Whether processors foresee what is read next: little else is read, and the first cache has room for activations.
 template <StoredCodes kCodes, bool kOffsets>
 inline bool comes_by_itself(int64_t elements) {
-  return kCodes == kBytes || (!kOffsets && elements <= 8192);
+  return elements <= 8192 && (kCodes == kBytes || !kOffsets);
 }
 
 template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Load>
 inline void int8_one_row(const WeightRows& w, Load load, const FewRows& rows, float* out) {
   alignas(64) float lanes[kFewWeights * kLanes] = {};
-  const int64_t once = quarters_at_once<kCodes>(w.at.segments * 32);
-  const size_t products = sizeof(float) * static_cast<size_t>(4 * rows.floats);
+  const int64_t elements = w.at.segments * 32, once = quarters_at_once<kCodes>(elements);
   const auto add = [&](auto zeros) {
     const RowLoads<Load, decltype(zeros)> loads{load, zeros, Load(w.spec.offsets)};
-    if (once == 4 && comes_by_itself<kCodes, kShifts || kMinimums>(w.at.segments * 32))
+    if (comes_by_itself<kCodes, kShifts || kMinimums>(elements))
       return int8_one<false, kCodes, kShifts, kMinimums>(w, loads, rows, 0, 4, Ahead{}, lanes);
-    if (once == 4) return int8_one<true, kCodes, kShifts, kMinimums>(w, loads, rows, 0, 4, Ahead{}, lanes);
-    for (int64_t q = 0; q < 4; q += once) {  // parts do not follow each other: the same of later rows is asked for
-      memset(rows.memory, 0, products);
-      int8_one<true, kCodes, kShifts, kMinimums>(w, loads, rows, q, q + once, {4 * w.row_bytes, 2 * w.row_bytes},
-                                                 lanes);
+    // parts of rows do not follow each other: the same of later rows is asked for
+    const Ahead ahead = once == 4 ? Ahead{} : Ahead{4 * w.row_bytes, 2 * w.row_bytes};
+    for (int64_t q = 0; q < 4; q += once) {
+      if (once < 4) memset(rows.memory, 0, sizeof(float) * static_cast<size_t>(4 * rows.floats));
+      int8_one<true, kCodes, kShifts, kMinimums>(w, loads, rows, q, q + once, ahead, lanes);
     }
   };
   if constexpr (kShifts)

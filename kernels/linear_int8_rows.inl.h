@@ -35,8 +35,8 @@ inline void spread_blocks(const WeightRows& w, Load load, const FewRows& rows) {
   if (kMinimums) spread_rows(w, Load(w.spec.offsets), 1.0f, rows.floats, rows.memory + 2 * rows.floats);
 }
 
-// kRows activation rows from r on, after spread_blocks.
-template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
+// kRows activation rows from r on, after spread_blocks. kAsk: asks for codes, and for the blocks of the next group.
+template <int kRows, bool kAsk, StoredCodes kCodes, bool kShifts, bool kMinimums>
 [[gnu::noinline]] void int8_rows(const WeightRows& weights, const FewRows& activations, int64_t r, float* out,
                                  int64_t out_stride) {  // registers of its own
   const LinearSpec spec = weights.spec;  // copies: the compiler knows that nothing writes to them
@@ -49,7 +49,7 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   for (int64_t i = 0; i < weights.count; ++i) {
     const uint8_t* const row = weights.codes + i * weights.row_bytes;
     const float* const scales = rows.memory + i * 3 * rows.floats;
-    if (r == 0) ask_for_blocks(spec, (weights.first + kFewWeights + i) * blocks, blocks);  // of the next group
+    if (kAsk) ask_for_blocks(spec, (weights.first + kFewWeights + i) * blocks, blocks);
     WideFloat sum[kRows];
     for (int j = 0; j < kRows; ++j) sum[j] = wide_zero();
     const auto add_step = [&](int64_t step, int64_t count) {
@@ -61,7 +61,7 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
       const int64_t floats = r * rows.floats + step * 16;
       const StepPlaces at{row + step * kWideBytes<kCodes>, rows.a.codes + r * rows.a.stride + step * 128,
                           rows.scales + floats, rows.sums + floats, rows.corrections + floats};
-      int8_step<kRows, true, kCodes, kShifts, kMinimums>(stored, at, has, rows.a.stride, rows.floats, steps, count,
+      int8_step<kRows, kAsk, kCodes, kShifts, kMinimums>(stored, at, has, rows.a.stride, rows.floats, steps, count,
                                                          row + step * 4 * kWideBytes<kCodes>, Ahead{}, x, y);
       for (int j = 0; j < kRows; ++j) sum[j] = kMinimums ? sum[j] + x[j] + y[j] : sum[j] + x[j];
     };
@@ -72,4 +72,13 @@ template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
   }
   for (int j = 0; j < kRows; ++j)
     add_wide_lanes(sums[j], weights.count, out + (r + j) * out_stride + weights.first);
+}
+
+// As above. The first rows ask; the others find what they read near.
+template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums>
+inline void int8_next_rows(const WeightRows& w, const FewRows& rows, int64_t r, float* out, int64_t out_stride) {
+  if (r == 0)
+    int8_rows<kRows, true, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
+  else
+    int8_rows<kRows, false, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
 }

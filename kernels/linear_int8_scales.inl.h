@@ -34,8 +34,8 @@ struct BlockPlaces {
 };
 
 #if defined(__AVX512VNNI__)
-// Loads sixteen from block b on, read only where the mask has ones; or those of sixteen whole segments, in the order of
-// BlockPlaces. Scales come times `step`, which is 1 but for MX.
+// Loads sixteen from block b on, read only where the mask has ones; some also those of sixteen whole segments, turned
+// as BlockPlaces says, quicker than that. Scales come times `step`, which is 1 but for MX.
 struct LoadE8m0 {
   static constexpr bool kMx = true;
   const uint8_t* from;
@@ -44,24 +44,20 @@ struct LoadE8m0 {
     const __m512i e = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(which, from + b));
     return _mm512_mul_ps(e8m0_lanes({e}).v, _mm512_set1_ps(step));
   }
-  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
-    return _mm512_permutexvar_ps(at.turned, (*this)(b, at.used, step));
-  }
 };
-// Where all are numbers and stay normal times a step of 2**-less.
+// Where all are numbers and stay normal times the step, 2**-less.
 struct LoadNormalE8m0 : LoadE8m0 {
   using LoadE8m0::LoadE8m0;
+  static int less(float step) { return 127 - static_cast<int>(bits_of(step) >> 23); }
   __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
-    const int less = 127 - static_cast<int>(bits_of(step) >> 23);
     __m128i e = _mm_maskz_loadu_epi8(at.used, from + b);
-    e = _mm_sub_epi8(e, _mm_set1_epi8(static_cast<char>(less)));
+    e = _mm_sub_epi8(e, _mm_set1_epi8(static_cast<char>(less(step))));
     const __m512i bytes = _mm512_maskz_permutexvar_epi8(0x1111111111111111, at.turned, _mm512_castsi128_si512(e));
     return _mm512_castsi512_ps(_mm512_slli_epi32(bytes, 23));
   }
   static bool fits(const uint8_t* e, int64_t count, float step) {
-    const int less = 127 - static_cast<int>(bits_of(step) >> 23);
-    const __m512i least = _mm512_set1_epi8(static_cast<char>(less + 1));
-    const __m512i range = _mm512_set1_epi8(static_cast<char>(253 - less));
+    const __m512i least = _mm512_set1_epi8(static_cast<char>(less(step) + 1));
+    const __m512i range = _mm512_set1_epi8(static_cast<char>(253 - less(step)));
     __mmask64 others = 0;
     for (int64_t i = 0; i < count; i += 64) {
       const __mmask64 there = count - i < 64 ? (1ull << (count - i)) - 1 : ~0ull;
@@ -90,18 +86,12 @@ struct LoadBfloat16 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(which, from + b));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
-  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
-    return _mm512_permutexvar_ps(at.turned, (*this)(b, at.used, step));
-  }
 };
 struct LoadFloat {
   static constexpr bool kMx = false;
   const float* from;
   explicit LoadFloat(const void* scales) : from(static_cast<const float*>(scales)) {}
   __m512 operator()(int64_t b, __mmask16 which, float) const { return _mm512_maskz_loadu_ps(which, from + b); }
-  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
-    return _mm512_permutexvar_ps(at.turned, (*this)(b, at.used, step));
-  }
 };
 struct LoadZeroPoint {
   const int32_t* from;
@@ -109,9 +99,6 @@ struct LoadZeroPoint {
   __m512 operator()(int64_t b, __mmask16 which, float) const {
     const __m512i z = _mm512_maskz_loadu_epi32(which, from + b);
     return _mm512_cvtepi32_ps(_mm512_add_epi32(z, _mm512_set1_epi32(offset)));
-  }
-  __m512 turned(const BlockPlaces& at, int64_t b, float step) const {
-    return _mm512_permutexvar_ps(at.turned, (*this)(b, at.used, step));
   }
 };
 struct LoadNear {
@@ -158,7 +145,9 @@ template <typename Load>
 template <typename Load>
 [[gnu::always_inline]] inline WideFloat sixteen_segments(const BlockPlaces& at, int64_t row, int64_t t, Load load,
                                                          float step) {
-  return {load.turned(at, row + (t >> at.shift), step)};
+  const int64_t b = row + (t >> at.shift);
+  if constexpr (requires { load.turned(at, b, step); }) return {load.turned(at, b, step)};
+  return {_mm512_permutexvar_ps(at.turned, load(b, at.used, step))};
 }
 
 #else  // AVX2: eight at a time, or one

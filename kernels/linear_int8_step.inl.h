@@ -17,7 +17,7 @@ struct FewRows {
   Int8Activations a;
   int64_t floats;
   const float *scales, *sums;
-  const int32_t* corrections;  // -offset * sum of codes, for stored codes that lie `offset` too high
+  const int32_t* corrections;  // offset * sum of codes: what stored codes that lie `offset` too high add
   float* memory;               // one row: for four rows of floats, zeros at first; more: for those of kFewWeights rows
 };
 
@@ -71,8 +71,8 @@ template <int kRows, bool kAsk, StoredCodes kCodes, bool kShifts, bool kMinimums
                                 : wide_dot_few_bits(c[q][0], first, c[q][1], second);
     }
     // stored nibbles are at most 15, looked up ones 24: sums of 8 products of them fit 16 bits, of 16 those of 15
-    constexpr int kShort = kCodes == kNibbles ? 2 : kCodes == kLookup ? 1 : 0;
-    const Wide sum = wide_sums<kShort>(dot, kShifts ? wide_zeros() : wide_load(at.corrections + i * floats));
+    Wide sum = wide_sums<kCodes == kNibbles ? 2 : kCodes == kLookup ? 1 : 0>(dot);
+    if (!kShifts) sum = wide_minus(sum, wide_load(at.corrections + i * floats));
     WideFloat exact = wide_float(sum);  // integers below 2**24: exact
     const WideFloat sa = wide_floats(at.scales + i * floats);
     if (kShifts) exact = exact - has.shifts * wide_floats(at.sums + i * floats);
@@ -85,9 +85,9 @@ template <int kRows, bool kAsk, StoredCodes kCodes, bool kShifts, bool kMinimums
 [[gnu::always_inline]] inline void ask_for_blocks(const LinearSpec& spec, int64_t first, int64_t count) {
   const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
   const uint8_t* p = static_cast<const uint8_t*>(spec.scales) + first * scale_size;
-  for (int64_t b = 0; b < count * scale_size; b += 64) __builtin_prefetch(p + b, 0, 2);
+  for (int64_t b = 0; b < count * scale_size; b += 64) ask_for(p + b);
   if (spec.offset == 0) return;
   const int64_t size = spec.offset == 2 ? scale_size : spec.near ? 2 : 4;
   p = static_cast<const uint8_t*>(spec.near ? static_cast<const void*>(spec.near) : spec.offsets) + first * size;
-  for (int64_t b = 0; b < count * size; b += 64) __builtin_prefetch(p + b, 0, 2);
+  for (int64_t b = 0; b < count * size; b += 64) ask_for(p + b);
 }

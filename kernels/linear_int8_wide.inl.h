@@ -40,7 +40,6 @@ inline Wide wide_dot(Wide w0, Wide a0, Wide w1, Wide a1) {
 inline Wide wide_dot_few_bits(Wide w0, Wide a0, Wide w1, Wide a1) { return wide_dot(w0, a0, w1, a1); }
 inline Wide wide_pack(Wide x, Wide y) { return {_mm512_packs_epi32(x.v, y.v)}; }
 inline Wide wide_add_shorts(Wide x) { return {_mm512_madd_epi16(x.v, _mm512_set1_epi16(1))}; }
-inline Wide wide_add_shorts(Wide x, Wide to) { return {_mm512_dpwssd_epi32(to.v, x.v, _mm512_set1_epi16(1))}; }
 inline Wide wide_add_next(Wide x, Wide y) {
   const __m512 a = _mm512_castsi512_ps(x.v), b = _mm512_castsi512_ps(y.v);
   return {_mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
@@ -54,7 +53,7 @@ inline Wide wide_quads(Wide x, Wide y) {
 }
 inline WideFloat wide_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
 inline WideFloat wide_floats(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline Wide wide_plus(Wide x, Wide y) { return {_mm512_add_epi32(x.v, y.v)}; }
+inline Wide wide_minus(Wide x, Wide y) { return {_mm512_sub_epi32(x.v, y.v)}; }
 inline Wide wide_zeros() { return {_mm512_setzero_si512()}; }
 inline WideFloat wide_zero() { return {_mm512_setzero_ps()}; }
 inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm512_mul_ps(x.v, y.v)}; }
@@ -139,10 +138,6 @@ inline Wide wide_add_shorts(Wide x) {
   const __m256i ones = _mm256_set1_epi16(1);
   return {_mm256_madd_epi16(x.a, ones), _mm256_madd_epi16(x.b, ones)};
 }
-inline Wide wide_add_shorts(Wide x, Wide to) {
-  const Wide sums = wide_add_shorts(x);
-  return {_mm256_add_epi32(sums.a, to.a), _mm256_add_epi32(sums.b, to.b)};
-}
 inline Wide wide_add_next(Wide x, Wide y) {  // hadd keeps to parts of 16 bytes
   return {_mm256_hadd_epi32(x.a, y.a), _mm256_hadd_epi32(x.b, y.b)};
 }
@@ -156,7 +151,7 @@ inline Wide wide_pairs(Wide x, Wide y) { return {half_pairs(x.a, y.a), half_pair
 inline Wide wide_quads(Wide x, Wide y) { return {half_quads(x.a, y.a), half_quads(x.b, y.b)}; }
 inline WideFloat wide_float(Wide x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline WideFloat wide_floats(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline Wide wide_plus(Wide x, Wide y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+inline Wide wide_minus(Wide x, Wide y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 inline Wide wide_zeros() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 inline WideFloat wide_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
@@ -193,13 +188,13 @@ inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
 
 inline Wide wide_high(Wide table, Wide x) { return wide_low(table, wide_upper(x)); }
 
-// Four integers in each part of x[0 .. 3]: their sums and `to`, that of x[k] at lane k of the part. kShort: in how many
-// of the two steps numbers fit 16 bits.
+// Four integers in each part of x[0 .. 3]: their sums, that of x[k] at lane k of the part. kShort: in how many of the
+// two steps numbers fit 16 bits.
 template <int kShort>
-[[gnu::always_inline]] inline Wide wide_sums(const Wide* x, Wide to) {
-  if constexpr (kShort == 0) return wide_plus(wide_quads(wide_pairs(x[0], x[1]), wide_pairs(x[2], x[3])), to);
+[[gnu::always_inline]] inline Wide wide_sums(const Wide* x) {
+  if constexpr (kShort == 0) return wide_quads(wide_pairs(x[0], x[1]), wide_pairs(x[2], x[3]));
   const Wide a = wide_add_shorts(wide_pack(x[0], x[1])), b = wide_add_shorts(wide_pack(x[2], x[3]));
-  return kShort == 2 ? wide_add_shorts(wide_pack(a, b), to) : wide_plus(wide_add_next(a, b), to);
+  return kShort == 2 ? wide_add_shorts(wide_pack(a, b)) : wide_add_next(a, b);
 }
 
 // How codes are stored: nibbles that are their own value when `flip` is turned, nibbles to look up, bytes.

@@ -203,7 +203,7 @@ def test_arbitrary_codes_scales_and_zero_points(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "mxfp6_e2m3", "mxint8", "mxint4"])
-@pytest.mark.parametrize("size", [32, 64, 1024])
+@pytest.mark.parametrize("size", [32, 64, 128, 256, 1024])
 def test_exponents_around_those_that_stay_normal(name: str, size: int) -> None:
     """Sixteen rows whose scales times the step are all normal numbers, and sixteen where one may not be."""
     rng = np.random.default_rng(size)
