@@ -1,14 +1,70 @@
 // Few activation rows: which kernel they get, and its memory.
 
-template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Load>
-inline void int8_all_rows(const WeightRows& w, Load load, const FewRows& rows, float* out, int64_t out_stride) {
-  if (rows.a.rows == 1) return int8_one_row<kCodes, kShifts, kMinimums>(w, load, rows, out);
-  spread_blocks<kShifts, kMinimums>(w, load, rows);
+// Steps at once: all, or fewer where the first cache has no room for one row's codes and what passes by them.
+template <StoredCodes kCodes>
+inline int64_t steps_at_once(int64_t steps) {
+  constexpr int64_t kRoom = kCodes == kBytes ? 16 : 32;  // of 512 elements
+  return steps <= kRoom ? steps : steps <= 2 * kRoom ? (steps + 1) / 2 : (steps + 3) / 4;
+}
+
+// Whether processors foresee what is read next: little else is read, and the first cache has room for activations.
+template <StoredCodes kCodes, bool kOffsets>
+inline bool comes_by_itself(int64_t steps) {
+  return steps <= 16 && (kCodes == kBytes || !kOffsets);
+}
+
+template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Loads>
+inline void int8_one_row(const WeightRows& w, const Loads& loads, const FewRows& rows, float* out) {
+  alignas(64) float lanes[kFewWeights * kLanes] = {};
+  const int64_t steps = w.at.steps, once = steps_at_once<kCodes>(steps);
+  if (comes_by_itself<kCodes, kShifts || kMinimums>(steps)) {
+    int8_rows<1, kBlocks, kCodes, kShifts, kMinimums>(w, loads, rows, {0, 0, steps}, Ahead{}, lanes);
+  } else {
+    // parts of rows do not follow each other: the same of later rows is asked for
+    const Ahead ahead = once == steps ? Ahead{} : Ahead{4 * w.row_bytes, 2 * w.row_bytes};
+    for (int64_t s = 0; s < steps; s += once) {
+      const RowPart part{0, s, s + once < steps ? s + once : steps};
+      int8_rows<1, kCodesToo, kCodes, kShifts, kMinimums>(w, loads, rows, part, ahead, lanes);
+    }
+  }
+  add_wide_lanes(lanes, w.count, out + w.first);
+}
+
+// kRows activation rows from r on. The first rows ask; the others find what they read near.
+template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums, typename Loads>
+inline void int8_next_rows(const WeightRows& w, const Loads& loads, const FewRows& rows, int64_t r, float* out,
+                           int64_t out_stride) {
+  alignas(64) float lanes[kRows][kFewWeights * kLanes] = {};
+  const RowPart part{r, 0, w.at.steps};
+  if (r == 0)
+    int8_rows<kRows, kCodesToo, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
+  else
+    int8_rows<kRows, kNothing, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
+  for (int j = 0; j < kRows; ++j) add_wide_lanes(lanes[j], w.count, out + (r + j) * out_stride + w.first);
+}
+
+template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Loads>
+inline void int8_loaded(const WeightRows& w, const Loads& loads, const FewRows& rows, float* out, int64_t out_stride) {
+  if (rows.a.rows == 1) return int8_one_row<kCodes, kShifts, kMinimums>(w, loads, rows, out);
   int64_t r = 0;
   if constexpr (kMostRows >= 4)
-    for (; r + 4 <= rows.a.rows; r += 4) int8_next_rows<4, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
-  for (; r + 2 <= rows.a.rows; r += 2) int8_next_rows<2, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
-  if (r < rows.a.rows) int8_rows<1, false, kCodes, kShifts, kMinimums>(w, rows, r, out, out_stride);
+    for (; r + 4 <= rows.a.rows; r += 4)
+      int8_next_rows<4, kCodes, kShifts, kMinimums>(w, loads, rows, r, out, out_stride);
+  for (; r + 2 <= rows.a.rows; r += 2)
+    int8_next_rows<2, kCodes, kShifts, kMinimums>(w, loads, rows, r, out, out_stride);
+  if (r < rows.a.rows) int8_next_rows<1, kCodes, kShifts, kMinimums>(w, loads, rows, r, out, out_stride);
+}
+
+template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Load>
+inline void int8_all_rows(const WeightRows& w, Load load, const FewRows& rows, float* out, int64_t out_stride) {
+  const auto use = [&](auto zeros) {
+    const RowLoads<Load, decltype(zeros)> loads{load, zeros, Load(w.spec.offsets)};
+    int8_loaded<kCodes, kShifts, kMinimums>(w, loads, rows, out, out_stride);
+  };
+  if constexpr (kShifts)
+    with_zero_points(w.spec, use);
+  else
+    use(LoadNear{nullptr, 0});
 }
 
 template <StoredCodes kCodes>
@@ -27,26 +83,26 @@ struct FewScratch {
   Lined memory;
   Scratch<uint8_t> codes;  // padded to whole Wides, where they cannot be read as they lie
   FewScratch(const LinearSpec& spec, const BlockPlaces& at, const Int8Activations& a, int64_t bytes)
-      : floats(at.quarter * 64), memory((3 * a.rows + (a.rows == 1 ? 4 : kGroupFloats)) * floats),
+      : floats(at.steps * 16), memory(4 * a.rows * floats),
         codes(is_table(spec) || spec.row_bytes < bytes ? kFewWeights * bytes : 1) {
-    const int64_t zeros = 3 * a.rows + (a.rows == 1 ? 4 : 0);
-    if (memory.data) memset(memory.data, 0, sizeof(float) * static_cast<size_t>(zeros * floats));
+    if (memory.data) memset(memory.data, 0, sizeof(float) * static_cast<size_t>(4 * a.rows * floats));
   }
   bool ok() const { return memory.data && codes.data; }
 
-  FewRows rows(const BlockPlaces& at, const Int8Activations& a, int offset) {
-    float *scales = memory.data, *sums = scales + a.rows * floats, *free = sums + 2 * a.rows * floats;
+  FewRows rows(const BlockPlaces& at, const Int8Activations& a, const LinearSpec& spec) {
+    float *scales = memory.data, *sums = scales + a.rows * floats;
     int32_t* corrections = reinterpret_cast<int32_t*>(sums + a.rows * floats);
-    const int64_t steps = at.quarter * 4;  // of a quarter; one row: four Wides after the other
+    const int offset = stored_offset(spec);
+    const bool two = stored_codes_of(spec) == kLookup && kCorrections<kLookup> == 2;
     for (int64_t r = 0; r < a.rows; ++r)
       for (int64_t t = 0; t < at.segments; ++t) {
-        const int64_t wide = t / 4, step = a.rows == 1 ? wide / 4 : wide % steps;
-        const int64_t lane = t % 4 * 4 + (a.rows == 1 ? wide % 4 : wide / steps);
-        const int64_t from = r * a.segments + t, to = r * floats + step * 16 + lane;
-        scales[to] = a.scales[from], sums[to] = a.sums[from];
-        corrections[to] = offset * static_cast<int32_t>(sums[to]);
+        const int64_t i = t / 4 % 4, j = t % 4;
+        const int64_t from = r * a.segments + t, step = r * floats + t / 16 * 16;
+        scales[step + 4 * j + i] = a.scales[from], sums[step + 4 * j + i] = a.sums[from];
+        corrections[two ? 2 * step + i / 2 * 16 + 4 * j + i % 2 * 2 : step + 4 * j + i] =
+            -offset * static_cast<int32_t>(a.sums[from]);
       }
-    return {a, floats, scales, sums, corrections, free};
+    return {a, floats, scales, sums, corrections};
   }
 };
 
@@ -74,7 +130,7 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
   const int64_t bytes = (at.segments + 3) / 4 * (order == kEvenOdd ? 64 : 128);
   FewScratch scratch(spec, at, a, bytes);
   if (!scratch.ok()) return false;
-  const FewRows rows = scratch.rows(at, a, stored_offset(spec));
+  const FewRows rows = scratch.rows(at, a, spec);
   WeightRows w{spec, at, nullptr, n_begin, 0, 0, Storing(spec)};
   for (; w.first < n_end; w.first += w.count) {
     const int64_t block = w.first * at.blocks;

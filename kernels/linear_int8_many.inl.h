@@ -1,6 +1,7 @@
 // Many activation rows: 32 weight rows are decoded once into a tile whose 32-bit lanes belong to the rows, so that
-// sums of a segment need no adding across lanes. The tile covers a part of K that fits the first cache, and all
-// activations meet it; their float32 lanes wait in memory meanwhile. Same integers, same order of additions.
+// sums of a segment need no adding across lanes. The tile has the segments of a chunk of K that share four lanes of each
+// sum: it fits the first cache, and four registers hold a sum. All activations meet it, their float32 lanes wait in
+// memory meanwhile. Same integers, same order of additions.
 
 constexpr int64_t kManyRows = 8;       // activation rows from which the tile pays
 constexpr int64_t kTileWidth = 32;     // weight rows of a tile, in two halves of a vector each
@@ -23,18 +24,18 @@ struct NextTile {
   }
 };
 
-// kA activation rows from r on and kTiles halves of the tile: `count` segments of a quarter, the first `begin`.
-// lanes: (rows, kLanes, kTileWidth), from the first of the quarter on.
+// kA activation rows from r on and kTiles halves of the tile. lanes: (rows, kLanes, kTileWidth), from the tile's on.
 template <int kA, int kTiles, bool kShifts, bool kMinimums>
-inline void many_tile(const HalfTile* w, const ManyRows& rows, int64_t r, int64_t begin, int64_t count,
+inline void many_tile(const HalfTile* w, const ManyRows& rows, int64_t r, const TileSegments& segments,
                       NextTile next, float* lanes) {
   const Int8Activations& a = rows.a;
+  const int64_t count = segments.count();
   for (int64_t j = 0; j < 4; ++j) {
     __m512 sum[kA][kTiles];
     for (int i = 0; i < kA; ++i)
       for (int h = 0; h < kTiles; ++h) sum[i][h] = _mm512_load_ps(lanes + (i * kLanes + j) * kTileWidth + h * 16);
     for (int64_t u = j; u < count; u += 4) {
-      const int64_t t = begin + u;
+      const int64_t v = segments.of_chunk(u), t = segments.chunk + v;
       next.ask();
       __m512i dot[kA][kTiles];
       for (int i = 0; i < kA; ++i)
@@ -55,14 +56,11 @@ inline void many_tile(const HalfTile* w, const ManyRows& rows, int64_t r, int64_
         const int64_t at = (r + i) * a.segments + t;
         const __m512 sa = _mm512_set1_ps(a.scales[at]), total = _mm512_set1_ps(a.sums[at]);
         for (int h = 0; h < kTiles; ++h) {
-          __m512 exact = _mm512_cvtepi32_ps(dot[i][h]);  // integers below 2**24: exact
-          if (kShifts) exact = _mm512_sub_ps(exact, _mm512_mul_ps(_mm512_load_ps(w[h].shifts + u * 16), total));
-          const __m512 s = _mm512_mul_ps(sa, _mm512_load_ps(w[h].scales + u * 16));
-          sum[i][h] = _mm512_add_ps(sum[i][h], _mm512_mul_ps(s, exact));
-          if (kMinimums) {
-            const __m512 m = _mm512_mul_ps(sa, _mm512_load_ps(w[h].minimums + u * 16));
-            sum[i][h] = _mm512_add_ps(sum[i][h], _mm512_mul_ps(m, total));
-          }
+          __m512 exact = _mm512_cvtepi32_ps(dot[i][h]);  // integers below 2**24: exact, with shifts too
+          if (kShifts) exact = _mm512_fnmadd_ps(_mm512_load_ps(w[h].shifts + v * 16), total, exact);
+          sum[i][h] = _mm512_fmadd_ps(_mm512_mul_ps(sa, _mm512_load_ps(w[h].scales + v * 16)), exact, sum[i][h]);
+          if (kMinimums)
+            sum[i][h] = _mm512_fmadd_ps(_mm512_mul_ps(sa, _mm512_load_ps(w[h].minimums + v * 16)), total, sum[i][h]);
         }
       }
     }
@@ -72,24 +70,24 @@ inline void many_tile(const HalfTile* w, const ManyRows& rows, int64_t r, int64_
 }
 
 template <int kTiles, bool kShifts, bool kMinimums>
-inline void many_rows(const HalfTile* w, const ManyRows& rows, int64_t begin, int64_t count, NextTile next,
+inline void many_rows(const HalfTile* w, const ManyRows& rows, const TileSegments& segments, NextTile next,
                       float* lanes) {
   constexpr int64_t kRowLanes = kLanes * kTileWidth;
   int64_t r = 0;
   for (; r + 4 <= rows.a.rows; r += 4) {
-    many_tile<4, kTiles, kShifts, kMinimums>(w, rows, r, begin, count, next, lanes + r * kRowLanes);
+    many_tile<4, kTiles, kShifts, kMinimums>(w, rows, r, segments, next, lanes + r * kRowLanes);
     next.bytes = 0;
   }
   for (; r < rows.a.rows; ++r)
-    many_tile<1, kTiles, kShifts, kMinimums>(w, rows, r, begin, count, {}, lanes + r * kRowLanes);
+    many_tile<1, kTiles, kShifts, kMinimums>(w, rows, r, segments, {}, lanes + r * kRowLanes);
 }
 
 template <int kTiles>
-inline void many_dispatch(const LinearSpec& spec, const HalfTile* w, const ManyRows& rows, int64_t begin,
-                          int64_t count, NextTile next, float* lanes) {
-  if (spec.offset == 0) many_rows<kTiles, false, false>(w, rows, begin, count, next, lanes);
-  if (spec.offset == 1) many_rows<kTiles, true, false>(w, rows, begin, count, next, lanes);
-  if (spec.offset == 2) many_rows<kTiles, false, true>(w, rows, begin, count, next, lanes);
+inline void many_dispatch(const LinearSpec& spec, const HalfTile* w, const ManyRows& rows,
+                          const TileSegments& segments, NextTile next, float* lanes) {
+  if (spec.offset == 0) many_rows<kTiles, false, false>(w, rows, segments, next, lanes);
+  if (spec.offset == 1) many_rows<kTiles, true, false>(w, rows, segments, next, lanes);
+  if (spec.offset == 2) many_rows<kTiles, false, true>(w, rows, segments, next, lanes);
 }
 
 struct ManyScratch {
@@ -98,29 +96,35 @@ struct ManyScratch {
   HalfTile half[2];
   float* lanes;
   ManyScratch(const Int8Activations& a)
-      : raw(2 * kTileSegments * (128 + 3 * 16) + a.rows * kLanes * kTileWidth + 16), corrections(a.rows * a.segments) {
+      : raw(2 * (kTileSegments * 128 + kChunkSegments * 3 * 16) + a.rows * kLanes * kTileWidth + 16),
+        corrections(a.rows * a.segments) {
     if (!raw.data) return;
     float* p = raw.data + (-reinterpret_cast<uintptr_t>(raw.data) & 63) / 4;
     const auto take = [&p](int64_t n) { return p += n, p - n; };
     for (HalfTile& h : half) {
       h.codes = reinterpret_cast<uint8_t*>(take(kTileSegments * 128));
-      h.scales = take(kTileSegments * 16), h.shifts = take(kTileSegments * 16);
-      h.minimums = take(kTileSegments * 16);
+      h.scales = take(kChunkSegments * 16), h.shifts = take(kChunkSegments * 16);
+      h.minimums = take(kChunkSegments * 16);
     }
     lanes = p;
   }
   bool ok() const { return raw.data && corrections.data; }
 };
 
-// Decodes a tile: rows n .. n + 15, segments [begin, end).
-inline void fill_tile(const LinearSpec& spec, const BlockPlaces& at, int64_t n, int64_t begin, int64_t end,
-                      const Storing& stored, const HalfTile& to) {
-  const int64_t first = n * at.blocks;
+// Decodes codes of rows n .. n + 15 for a tile.
+inline void fill_codes(const LinearSpec& spec, int64_t n, const TileSegments& segments, const Storing& stored,
+                       uint8_t* to) {
   switch (stored_codes_of(spec)) {
-    case kNibbles: tile_codes<kNibbles>(spec, n, begin, end, stored, to.codes); break;
-    case kLookup: tile_codes<kLookup>(spec, n, begin, end, stored, to.codes); break;
-    case kBytes: tile_codes<kBytes>(spec, n, begin, end, stored, to.codes); break;
+    case kNibbles: tile_codes<kNibbles>(spec, n, segments, stored, to); break;
+    case kLookup: tile_codes<kLookup>(spec, n, segments, stored, to); break;
+    case kBytes: tile_codes<kBytes>(spec, n, segments, stored, to); break;
   }
+}
+
+// Decodes what rows n .. n + 15 hold per block, for the segments [begin, end) of a chunk.
+inline void fill_blocks(const LinearSpec& spec, const BlockPlaces& at, int64_t n, int64_t begin, int64_t end,
+                        const HalfTile& to) {
+  const int64_t first = n * at.blocks;
   with_scale_type(spec, [&](auto load) {
     tile_spread(at, first, begin, end, load, spec.step, to.scales);
     if (spec.offset == 2) tile_spread(at, first, begin, end, decltype(load)(spec.offsets), 1.0f, to.minimums);
@@ -134,7 +138,7 @@ inline __m512 add_tile_lanes(const float* lanes) {
   Words v[kLanes];
 #pragma GCC unroll 16
   for (int j = 0; j < kLanes; ++j) v[j] = load<Words>(lanes + j * kTileWidth);
-  return halve_lanes(v);
+  return halve_lanes(v) + _mm512_setzero_ps();  // no -0
 }
 
 // Returns the output where it stopped: fewer than sixteen rows left, or a zero point too large; -1: no memory.
@@ -149,31 +153,34 @@ inline int64_t int8_many(const LinearSpec& spec, const Int8Activations& a, int64
     scratch.corrections.data[i] = -stored_offset(spec) * static_cast<int32_t>(a.sums[i]);
   const ManyRows rows{a, scratch.corrections.data};
   const int64_t scale_size = spec.family == 0 ? 1 : spec.scale_type == kFloat32 ? 4 : 2;
-  const auto part_end = [&at](int64_t t) {  // parts of K lie in one quarter each
-    const int64_t quarter_end = (t / (16 * at.quarter) + 1) * 16 * at.quarter;
-    const int64_t end = t + kTileSegments < quarter_end ? t + kTileSegments : quarter_end;
-    return end < at.segments ? end : at.segments;
-  };
+  const int64_t part_bytes = kTileSegments * 4 * spec.bits;  // of a weight row, a fourth of a chunk
   int64_t n = n_begin;
   while (n + 16 <= n_end) {
     const int halves = n + 32 <= n_end ? 2 : 1;
     if (spec.offset == 1 && !small_zero_points(spec, n * at.blocks, halves * 16 * at.blocks)) return n;
     memset(scratch.lanes, 0, static_cast<size_t>(a.rows * kLanes * kTileWidth) * 4);
-    for (int64_t t = 0, end = 0; t < at.segments; t = end) {
-      end = part_end(t);
+    for (int64_t t = 0; t < at.segments; t += kChunkSegments) {
+      const int64_t end = t + kChunkSegments < at.segments ? t + kChunkSegments : at.segments;
+      for (int h = 0; h < halves; ++h) fill_blocks(spec, at, n + h * 16, t, end, scratch.half[h]);
       const int64_t next_n = end < at.segments ? n : n + 32, next_t = end < at.segments ? end : 0;
-      NextTile next{};
-      if (next_n + 32 <= n_end)
-        next = {spec.packed + next_n * spec.row_bytes + next_t * 4 * spec.bits,
-                static_cast<const uint8_t*>(spec.scales) + (next_n * at.blocks + (next_t >> at.shift)) * scale_size,
-                spec.row_bytes, (part_end(next_t) - next_t) * 4 * spec.bits, at.blocks * scale_size};
-      for (int h = 0; h < halves; ++h)
-        fill_tile(spec, at, n + h * 16, t, end, stored, scratch.half[h]);
-      float* lanes = scratch.lanes + t / (16 * at.quarter) * 4 * kTileWidth;
-      if (halves == 2)
-        many_dispatch<2>(spec, scratch.half, rows, t, end - t, next, lanes);
-      else
-        many_dispatch<1>(spec, scratch.half, rows, t, end - t, next, lanes);
+      const int64_t next_bytes = spec.row_bytes - next_t * 4 * spec.bits;
+      for (int64_t c = 0; c < 4; ++c) {
+        const TileSegments segments{t, 4 * c, end};
+        if (!segments.count()) break;
+        NextTile next{};
+        if (next_n + 32 <= n_end && c * part_bytes < next_bytes)
+          next = {spec.packed + next_n * spec.row_bytes + next_t * 4 * spec.bits + c * part_bytes,
+                  static_cast<const uint8_t*>(spec.scales) +
+                      (next_n * at.blocks + ((next_t + c * kTileSegments) >> at.shift)) * scale_size,
+                  spec.row_bytes, next_bytes - c * part_bytes < part_bytes ? next_bytes - c * part_bytes : part_bytes,
+                  at.blocks * scale_size};
+        for (int h = 0; h < halves; ++h) fill_codes(spec, n + h * 16, segments, stored, scratch.half[h].codes);
+        float* lanes = scratch.lanes + segments.first * kTileWidth;
+        if (halves == 2)
+          many_dispatch<2>(spec, scratch.half, rows, segments, next, lanes);
+        else
+          many_dispatch<1>(spec, scratch.half, rows, segments, next, lanes);
+      }
     }
     for (int64_t r = 0; r < a.rows; ++r)
       for (int h = 0; h < halves; ++h)

@@ -7,7 +7,7 @@ inline bool small_zero_points(const LinearSpec& spec, int64_t first, int64_t cou
 // The blocks of a weight.
 struct BlockPlaces {
   int64_t blocks, segments;  // of a row
-  int64_t quarter;           // of a row, in sixteen segments
+  int64_t steps;             // of a row, in sixteen segments
   int shift;                 // a block has 2**shift segments
 #if defined(__AVX512VNNI__)
   __mmask16 used;        // blocks that sixteen whole segments lie in
@@ -18,7 +18,7 @@ struct BlockPlaces {
 #endif
   explicit BlockPlaces(const LinearSpec& spec)
       : blocks((spec.length + spec.block_size - 1) / spec.block_size), segments((spec.length + 31) / 32),
-        quarter((segments + 63) / 64),
+        steps((segments + 15) / 16),
         shift(__builtin_ctzll(static_cast<unsigned long long>(spec.block_size / 32))) {
 #if defined(__AVX512VNNI__)
     used = static_cast<__mmask16>((1u << (shift < 4 ? 16 >> shift : 1)) - 1);

@@ -5,6 +5,7 @@ constexpr int64_t kFewWeights = 16;  // weight rows that are finished together
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define BLOCKSCALE_MANY 1
 constexpr int kMostRows = 4;  // activation rows at a time
+constexpr bool kLookLow = true;  // lower nibbles are looked up: other pipes than those of dot products do it
 constexpr int kSignedOffset = 128, kUnsignedOffset = 0;  // what is added to codes to make them unsigned
 struct Wide {
   __m512i v;
@@ -40,6 +41,9 @@ inline Wide wide_dot(Wide w0, Wide a0, Wide w1, Wide a1) {
 inline Wide wide_dot_few_bits(Wide w0, Wide a0, Wide w1, Wide a1) { return wide_dot(w0, a0, w1, a1); }
 inline Wide wide_pack(Wide x, Wide y) { return {_mm512_packs_epi32(x.v, y.v)}; }
 inline Wide wide_add_shorts(Wide x) { return {_mm512_madd_epi16(x.v, _mm512_set1_epi16(1))}; }
+inline Wide wide_add_shorts_to(Wide sum, Wide x) {
+  return {_mm512_dpwssd_epi32(sum.v, x.v, _mm512_set1_epi16(1))};
+}
 inline Wide wide_add_next(Wide x, Wide y) {
   const __m512 a = _mm512_castsi512_ps(x.v), b = _mm512_castsi512_ps(y.v);
   return {_mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
@@ -53,21 +57,16 @@ inline Wide wide_quads(Wide x, Wide y) {
 }
 inline WideFloat wide_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
 inline WideFloat wide_floats(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline Wide wide_minus(Wide x, Wide y) { return {_mm512_sub_epi32(x.v, y.v)}; }
+inline Wide wide_plus(Wide x, Wide y) { return {_mm512_add_epi32(x.v, y.v)}; }
 inline Wide wide_zeros() { return {_mm512_setzero_si512()}; }
-inline WideFloat wide_zero() { return {_mm512_setzero_ps()}; }
 inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm512_mul_ps(x.v, y.v)}; }
-inline WideFloat operator+(WideFloat x, WideFloat y) { return {_mm512_add_ps(x.v, y.v)}; }
-inline WideFloat operator-(WideFloat x, WideFloat y) { return {_mm512_sub_ps(x.v, y.v)}; }
-inline void wide_store(float* p, WideFloat x) { _mm512_store_ps(p, x.v); }
-inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] becomes lane s of x[k]
-  const __m512 a = _mm512_unpacklo_ps(x[0].v, x[1].v), b = _mm512_unpacklo_ps(x[2].v, x[3].v);
-  const __m512 c = _mm512_unpackhi_ps(x[0].v, x[1].v), d = _mm512_unpackhi_ps(x[2].v, x[3].v);
-  x[0].v = _mm512_shuffle_ps(a, b, 0x44), x[1].v = _mm512_shuffle_ps(a, b, 0xEE);
-  x[2].v = _mm512_shuffle_ps(c, d, 0x44), x[3].v = _mm512_shuffle_ps(c, d, 0xEE);
+inline WideFloat wide_fused(WideFloat x, WideFloat y, WideFloat z) { return {_mm512_fmadd_ps(x.v, y.v, z.v)}; }
+inline WideFloat wide_minus_product(WideFloat z, WideFloat x, WideFloat y) {
+  return {_mm512_fnmadd_ps(x.v, y.v, z.v)};
 }
+inline void wide_store(float* p, WideFloat x) { _mm512_store_ps(p, x.v); }
 
-// The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k. Sixteen rows are read.
+// The lanes of each row halved, 8 + 4 + 2 + 1, and no -0; lane 4 k + j lies at 4 j + k. Sixteen rows are read.
 inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
   __m512 quads[4];
 #pragma GCC unroll 4
@@ -77,12 +76,13 @@ inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
     const __m512 c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
     quads[i] = halve_2(halve_4(a, b), halve_4(c, d));
   }
-  const __m512 sums = halve_8(halve_16(quads[0], quads[1]), halve_16(quads[2], quads[3]));
+  const __m512 sums = halve_8(halve_16(quads[0], quads[1]), halve_16(quads[2], quads[3])) + _mm512_setzero_ps();
   _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), sums);
 }
 
 #else  // AVX2: two halves; signed codes
 constexpr int kMostRows = 2;
+constexpr bool kLookLow = false;
 constexpr int kSignedOffset = 0, kUnsignedOffset = -128;
 struct Wide {
   __m256i a, b;
@@ -151,29 +151,23 @@ inline Wide wide_pairs(Wide x, Wide y) { return {half_pairs(x.a, y.a), half_pair
 inline Wide wide_quads(Wide x, Wide y) { return {half_quads(x.a, y.a), half_quads(x.b, y.b)}; }
 inline WideFloat wide_float(Wide x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline WideFloat wide_floats(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline Wide wide_minus(Wide x, Wide y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+inline Wide wide_plus(Wide x, Wide y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 inline Wide wide_zeros() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-inline WideFloat wide_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline WideFloat operator*(WideFloat x, WideFloat y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
-inline WideFloat operator+(WideFloat x, WideFloat y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
-inline WideFloat operator-(WideFloat x, WideFloat y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline WideFloat wide_fused(WideFloat x, WideFloat y, WideFloat z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline WideFloat wide_minus_product(WideFloat z, WideFloat x, WideFloat y) {
+  return {_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)};
+}
 inline void wide_store(float* p, WideFloat x) { _mm256_store_ps(p, x.a), _mm256_store_ps(p + 8, x.b); }
-inline void half_transpose(__m256& x0, __m256& x1, __m256& x2, __m256& x3) {
-  const __m256 a = _mm256_unpacklo_ps(x0, x1), b = _mm256_unpacklo_ps(x2, x3);
-  const __m256 c = _mm256_unpackhi_ps(x0, x1), d = _mm256_unpackhi_ps(x2, x3);
-  x0 = _mm256_shuffle_ps(a, b, 0x44), x1 = _mm256_shuffle_ps(a, b, 0xEE);
-  x2 = _mm256_shuffle_ps(c, d, 0x44), x3 = _mm256_shuffle_ps(c, d, 0xEE);
-}
-inline void wide_transpose(WideFloat* x) {  // in each part: lane k of x[s] becomes lane s of x[k]
-  half_transpose(x[0].a, x[1].a, x[2].a, x[3].a), half_transpose(x[0].b, x[1].b, x[2].b, x[3].b);
-}
 inline WideFloat wide_turned(WideFloat x) {  // lane 4 i + j of x at lane 4 j + i
   const __m256i from = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
   return {_mm256_permutevar8x32_ps(_mm256_unpacklo_ps(x.a, x.b), from),
           _mm256_permutevar8x32_ps(_mm256_unpackhi_ps(x.a, x.b), from)};
 }
 
-// The lanes of each row halved, 8 + 4 + 2 + 1; lane 4 k + j lies at 4 j + k.
+// The lanes of each row halved, 8 + 4 + 2 + 1, and no -0; lane 4 k + j lies at 4 j + k.
 inline __m256 half_total(__m256 x) {
   const __m256 y = _mm256_add_ps(x, _mm256_permute_ps(x, 0x4E));
   return _mm256_add_ps(y, _mm256_permute_ps(y, 0xB1));
@@ -181,21 +175,12 @@ inline __m256 half_total(__m256 x) {
 inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
   for (int64_t r = 0; r < count; ++r, lanes += 16) {
     const __m256 sum = _mm256_add_ps(half_total(_mm256_load_ps(lanes)), half_total(_mm256_load_ps(lanes + 8)));
-    out[r] = _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1)));
+    out[r] = _mm_cvtss_f32(_mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1))) + 0.0f;
   }
 }
 #endif
 
 inline Wide wide_high(Wide table, Wide x) { return wide_low(table, wide_upper(x)); }
-
-// Four integers in each part of x[0 .. 3]: their sums, that of x[k] at lane k of the part. kShort: in how many of the
-// two steps numbers fit 16 bits.
-template <int kShort>
-[[gnu::always_inline]] inline Wide wide_sums(const Wide* x) {
-  if constexpr (kShort == 0) return wide_quads(wide_pairs(x[0], x[1]), wide_pairs(x[2], x[3]));
-  const Wide a = wide_add_shorts(wide_pack(x[0], x[1])), b = wide_add_shorts(wide_pack(x[2], x[3]));
-  return kShort == 2 ? wide_add_shorts(wide_pack(a, b)) : wide_add_next(a, b);
-}
 
 // How codes are stored: nibbles that are their own value when `flip` is turned, nibbles to look up, bytes.
 enum StoredCodes { kNibbles, kLookup, kBytes };
@@ -215,6 +200,41 @@ inline int stored_offset(const LinearSpec& spec) {
   }
 }
 
+// Four integers in each part of x[0 .. 3], dot products: their sums, that of x[k] at lane k of the part. Stored nibbles
+// are at most 15, looked up ones 24: sums of 8 products with activations fit 16 bits, of 16 those of nibbles.
+template <StoredCodes kCodes>
+[[gnu::always_inline]] inline Wide wide_sums(const Wide* x) {
+  if constexpr (kCodes == kBytes) return wide_quads(wide_pairs(x[0], x[1]), wide_pairs(x[2], x[3]));
+  const Wide a = wide_add_shorts(wide_pack(x[0], x[1])), b = wide_add_shorts(wide_pack(x[2], x[3]));
+  return kCodes == kNibbles ? wide_add_shorts(wide_pack(a, b)) : wide_add_next(a, b);
+}
+
+// As above, from corrections on, which lie at those lanes; or half of them, before the last sum, at lane 2 k of the
+// first Wide for k < 2, at lane 2 k - 4 of the second for others, and zeros between.
+#if BLOCKSCALE_MANY
+template <StoredCodes kCodes>
+constexpr int64_t kCorrections = kCodes == kLookup ? 2 : 1;  // Wides
+
+template <StoredCodes kCodes>
+[[gnu::always_inline]] inline Wide wide_sums_from(const Wide* x, const int32_t* corrections) {
+  const Wide from = wide_load(corrections);
+  if constexpr (kCodes == kBytes) return wide_plus(wide_sums<kCodes>(x), from);
+  if constexpr (kCodes == kLookup)
+    return wide_add_next(wide_add_shorts_to(from, wide_pack(x[0], x[1])),
+                         wide_add_shorts_to(wide_load(corrections + 16), wide_pack(x[2], x[3])));
+  const Wide a = wide_add_shorts(wide_pack(x[0], x[1])), b = wide_add_shorts(wide_pack(x[2], x[3]));
+  return wide_add_shorts_to(from, wide_pack(a, b));
+}
+#else
+template <StoredCodes kCodes>
+constexpr int64_t kCorrections = 1;
+
+template <StoredCodes kCodes>
+[[gnu::always_inline]] inline Wide wide_sums_from(const Wide* x, const int32_t* corrections) {
+  return wide_plus(wide_sums<kCodes>(x), wide_load(corrections));
+}
+#endif
+
 // What finds stored codes.
 struct Storing {
   Wide table;
@@ -230,7 +250,7 @@ struct Storing {
 // Nibbles, the lower and the upper ones.
 template <StoredCodes kCodes>
 [[gnu::always_inline]] inline void stored_nibbles(Wide x, const Storing& by, Wide* c) {
-  c[0] = kCodes == kNibbles ? wide_nibble(x, by.flip) : wide_low(by.table, x);
+  c[0] = kCodes == kNibbles && !kLookLow ? wide_nibble(x, by.flip) : wide_low(by.table, x);
   c[1] = kCodes == kNibbles ? wide_nibble(wide_upper(x), by.flip) : wide_high(by.table, x);
 }
 
