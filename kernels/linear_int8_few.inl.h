@@ -15,9 +15,9 @@ inline bool comes_by_itself(int64_t steps) {
 
 template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Loads>
 inline void int8_one_row(const WeightRows& w, const Loads& loads, const FewRows& rows, float* out) {
-  alignas(64) float lanes[kFewWeights * kLanes] = {};
-  const int64_t steps = w.at.steps, once = steps_at_once<kCodes>(steps);
-  if (comes_by_itself<kCodes, kShifts || kMinimums>(steps)) {
+  alignas(64) float lanes[kFewWeights * kLanes];
+  const int64_t steps = w.at.segments / 16, once = steps_at_once<kCodes>(steps);
+  if (steps && comes_by_itself<kCodes, kShifts || kMinimums>(steps)) {
     int8_rows<1, kBlocks, kCodes, kShifts, kMinimums>(w, loads, rows, {0, 0, steps}, Ahead{}, lanes);
   } else {
     // parts of rows do not follow each other: the same of later rows is asked for
@@ -27,6 +27,7 @@ inline void int8_one_row(const WeightRows& w, const Loads& loads, const FewRows&
       int8_rows<1, kCodesToo, kCodes, kShifts, kMinimums>(w, loads, rows, part, ahead, lanes);
     }
   }
+  if (w.at.segments % 16) int8_last<1, kCodes, kShifts, kMinimums>(w, loads, rows, 0, lanes);
   add_wide_lanes(lanes, w.count, out + w.first);
 }
 
@@ -34,12 +35,13 @@ inline void int8_one_row(const WeightRows& w, const Loads& loads, const FewRows&
 template <int kRows, StoredCodes kCodes, bool kShifts, bool kMinimums, typename Loads>
 inline void int8_next_rows(const WeightRows& w, const Loads& loads, const FewRows& rows, int64_t r, float* out,
                            int64_t out_stride) {
-  alignas(64) float lanes[kRows][kFewWeights * kLanes] = {};
-  const RowPart part{r, 0, w.at.steps};
-  if (r == 0)
+  alignas(64) float lanes[kRows][kFewWeights * kLanes];
+  const RowPart part{r, 0, w.at.segments / 16};
+  if (part.end && r == 0)
     int8_rows<kRows, kCodesToo, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
-  else
+  else if (part.end)
     int8_rows<kRows, kNothing, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
+  if (w.at.segments % 16) int8_last<kRows, kCodes, kShifts, kMinimums>(w, loads, rows, r, lanes[0]);
   for (int j = 0; j < kRows; ++j) add_wide_lanes(lanes[j], w.count, out + (r + j) * out_stride + w.first);
 }
 
@@ -79,30 +81,26 @@ inline void int8_dispatch(const WeightRows& w, const FewRows& rows, float* out, 
 }
 
 struct FewScratch {
-  int64_t floats;  // of a row
-  Lined memory;
+  Lined memory;            // numbers of steps
   Scratch<uint8_t> codes;  // padded to whole Wides, where they cannot be read as they lie
   FewScratch(const LinearSpec& spec, const BlockPlaces& at, const Int8Activations& a, int64_t bytes)
-      : floats(at.steps * 16), memory(4 * a.rows * floats),
-        codes(is_table(spec) || spec.row_bytes < bytes ? kFewWeights * bytes : 1) {
-    if (memory.data) memset(memory.data, 0, sizeof(float) * static_cast<size_t>(4 * a.rows * floats));
-  }
+      : memory(at.steps * a.rows * static_cast<int64_t>(sizeof(StepNumbers) / sizeof(float))),
+        codes(is_table(spec) || spec.row_bytes < bytes ? kFewWeights * bytes : 1) {}
   bool ok() const { return memory.data && codes.data; }
 
   FewRows rows(const BlockPlaces& at, const Int8Activations& a, const LinearSpec& spec) {
-    float *scales = memory.data, *sums = scales + a.rows * floats;
-    int32_t* corrections = reinterpret_cast<int32_t*>(sums + a.rows * floats);
+    StepNumbers* const numbers = reinterpret_cast<StepNumbers*>(memory.data);
+    memset(static_cast<void*>(numbers), 0, sizeof(StepNumbers) * static_cast<size_t>(at.steps * a.rows));
     const int offset = stored_offset(spec);
     const bool two = stored_codes_of(spec) == kLookup && kCorrections<kLookup> == 2;
     for (int64_t r = 0; r < a.rows; ++r)
       for (int64_t t = 0; t < at.segments; ++t) {
-        const int64_t i = t / 4 % 4, j = t % 4;
-        const int64_t from = r * a.segments + t, step = r * floats + t / 16 * 16;
-        scales[step + 4 * j + i] = a.scales[from], sums[step + 4 * j + i] = a.sums[from];
-        corrections[two ? 2 * step + i / 2 * 16 + 4 * j + i % 2 * 2 : step + 4 * j + i] =
-            -offset * static_cast<int32_t>(a.sums[from]);
+        StepNumbers& of = numbers[t / 16 * a.rows + r];
+        const int64_t i = t / 4 % 4, j = t % 4, from = r * a.segments + t;
+        of.scales[4 * j + i] = a.scales[from], of.sums[4 * j + i] = a.sums[from];
+        of.corrections[two ? i / 2 * 16 + 4 * j + i % 2 * 2 : 4 * j + i] = -offset * static_cast<int32_t>(a.sums[from]);
       }
-    return {a, floats, scales, sums, corrections};
+    return {a, numbers};
   }
 };
 

@@ -1,5 +1,5 @@
 // Many activation rows: 32 weight rows are decoded once into a tile whose 32-bit lanes belong to the rows, so that
-// sums of a segment need no adding across lanes. The tile has the segments of a chunk of K that share four lanes of each
+// sums of a segment need no adding across lanes. The tile has the segments of a chunk of K that share four lanes of a
 // sum: it fits the first cache, and four registers hold a sum. All activations meet it, their float32 lanes wait in
 // memory meanwhile. Same integers, same order of additions.
 

@@ -13,25 +13,21 @@ enum Asks { kNothing, kBlocks, kCodesToo };  // what is asked for
 template <StoredCodes kCodes>
 constexpr int64_t kWideBytes = kCodes == kBytes ? 128 : 64;
 
-// Activations, and for each row sixteen floats a step.
+// What an activation row has for the segments of a step.
+struct alignas(64) StepNumbers {
+  float scales[16], sums[16];
+  int32_t corrections[32];  // what stored codes that lie too high add, negative: as wide_sums_from wants them
+};
+
+// Activations, and the numbers of their steps, (steps, rows).
 struct FewRows {
   Int8Activations a;
-  int64_t floats;
-  const float *scales, *sums;
-  const int32_t* corrections;  // what stored codes that lie too high add, negative: as many Wides as kCorrections says
+  const StepNumbers* numbers;
 };
 
 // What a weight row has for each segment of a step.
 struct StepFloats {
   WideFloat scales, shifts, minimums;
-};
-
-// Where a step's numbers lie: its first Wide of codes, the first activation row's codes and floats.
-struct StepPlaces {
-  const uint8_t* codes;
-  const int8_t* activations;
-  const float *scales, *sums;
-  const int32_t* corrections;
 };
 
 // Asks for a line of memory. Compilers leave assembly where it is, and prefetches they gather.
@@ -82,12 +78,12 @@ template <StoredCodes kCodes>
 
 // The sum, and what an activation row and the segments of a weight row add to it.
 template <StoredCodes kCodes, bool kShifts, bool kMinimums>
-[[gnu::always_inline]] inline WideFloat step_sum(const StepDots& dots, const StepPlaces& at, const StepFloats& has,
+[[gnu::always_inline]] inline WideFloat step_sum(const StepDots& dots, const StepNumbers& of, const StepFloats& has,
                                                  WideFloat sum) {
-  const Wide total = kShifts ? wide_sums<kCodes>(dots.dot) : wide_sums_from<kCodes>(dots.dot, at.corrections);
+  const Wide total = kShifts ? wide_sums<kCodes>(dots.dot) : wide_sums_from<kCodes>(dots.dot, of.corrections);
   WideFloat exact = wide_float(total);  // integers below 2**24: exact, with shifts too
-  const WideFloat scales = wide_floats(at.scales);
-  if (kShifts) exact = wide_minus_product(exact, has.shifts, wide_floats(at.sums));
+  if (kShifts) exact = wide_minus_product(exact, has.shifts, wide_floats(of.sums));
+  const WideFloat scales = wide_floats(of.scales);
   sum = wide_fused(scales * has.scales, exact, sum);
-  return kMinimums ? wide_fused(scales * has.minimums, wide_floats(at.sums), sum) : sum;
+  return kMinimums ? wide_fused(scales * has.minimums, wide_floats(of.sums), sum) : sum;
 }
