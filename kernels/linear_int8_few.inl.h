@@ -15,7 +15,7 @@ inline bool comes_by_itself(int64_t steps) {
 
 template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Loads>
 inline void int8_one_row(const WeightRows& w, const Loads& loads, const FewRows& rows, float* out) {
-  alignas(64) float lanes[kFewWeights * kLanes];
+  alignas(64) float lanes[kOneRowWeights * kLanes];
   const int64_t steps = w.at.segments / 16, once = steps_at_once<kCodes>(steps);
   if (steps && comes_by_itself<kCodes, kShifts || kMinimums>(steps)) {
     int8_rows<1, kBlocks, kCodes, kShifts, kMinimums>(w, loads, rows, {0, 0, steps}, Ahead{}, lanes);
@@ -80,12 +80,15 @@ inline void int8_dispatch(const WeightRows& w, const FewRows& rows, float* out, 
   });
 }
 
+// Whether rows cannot be read as they lie: they are no nibbles or bytes, or their last step is not whole.
+inline bool is_copied(const LinearSpec& spec, int64_t bytes) { return is_table(spec) || spec.row_bytes < bytes; }
+
 struct FewScratch {
   Lined memory;            // numbers of steps
-  Scratch<uint8_t> codes;  // padded to whole Wides, where they cannot be read as they lie
+  Scratch<uint8_t> codes;  // copied rows, in whole Wides
   FewScratch(const LinearSpec& spec, const BlockPlaces& at, const Int8Activations& a, int64_t bytes)
       : memory(at.steps * a.rows * static_cast<int64_t>(sizeof(StepNumbers) / sizeof(float))),
-        codes(is_table(spec) || spec.row_bytes < bytes ? kFewWeights * bytes : 1) {}
+        codes(is_copied(spec, bytes) ? kFewWeights * bytes : 1) {}
   bool ok() const { return memory.data && codes.data; }
 
   FewRows rows(const BlockPlaces& at, const Int8Activations& a, const LinearSpec& spec) {
@@ -104,13 +107,13 @@ struct FewScratch {
   }
 };
 
-// Codes of the rows, copied first if their last step is not whole or they are no nibbles or bytes.
+// Codes of the rows, copied first if they must be.
 inline void few_codes(int64_t bytes, uint8_t* copy, uint8_t* codes, WeightRows* w) {
   const LinearSpec& spec = w->spec;
   const bool table = is_table(spec);
   const uint8_t* row = spec.packed + w->first * spec.row_bytes;
   w->codes = row, w->row_bytes = spec.row_bytes;
-  if (!table && spec.row_bytes >= bytes) return;
+  if (!is_copied(spec, bytes)) return;
   w->codes = copy, w->row_bytes = bytes;
   for (int64_t i = 0; i < w->count; ++i, row += spec.row_bytes, copy += bytes) {
     if (!table) {
@@ -129,10 +132,12 @@ inline bool int8_few(const LinearSpec& spec, const Int8Activations& a, Int8Order
   FewScratch scratch(spec, at, a, bytes);
   if (!scratch.ok()) return false;
   const FewRows rows = scratch.rows(at, a, spec);
+  const bool known = spec.offset != 1 || spec.near;  // that zero points are small
+  const int64_t most = a.rows == 1 && known && !is_copied(spec, bytes) ? kOneRowWeights : kFewWeights;
   WeightRows w{spec, at, nullptr, n_begin, 0, 0, Storing(spec)};
   for (; w.first < n_end; w.first += w.count) {
     const int64_t block = w.first * at.blocks;
-    w.count = n_end - w.first < kFewWeights ? n_end - w.first : kFewWeights;
+    w.count = n_end - w.first < most ? n_end - w.first : most;
     if (spec.offset == 1 && !small_zero_points(spec, block, w.count * at.blocks)) {
       w.count = 1;
       if (!small_zero_points(spec, block, at.blocks)) {

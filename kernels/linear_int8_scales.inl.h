@@ -236,7 +236,7 @@ struct WeightRows {
   const LinearSpec& spec;
   const BlockPlaces& at;
   const uint8_t* codes;  // of row `first`
-  int64_t first, count;  // at most kFewWeights
+  int64_t first, count;  // at most kFewWeights, or kOneRowWeights
   int64_t row_bytes;     // from row to row of codes
   Storing stored;
 };
@@ -258,7 +258,7 @@ template <typename Use>
 inline void with_scales(const WeightRows& w, Use use) {
 #if defined(__AVX512VNNI__)
   const uint8_t* const first = static_cast<const uint8_t*>(w.spec.scales) + w.first * w.at.blocks;
-  if (w.spec.family == 0 && LoadNormalE8m0::fits(first, w.count * w.at.blocks, w.spec.step))
+  if (w.spec.family == 0 && (w.spec.normal || LoadNormalE8m0::fits(first, w.count * w.at.blocks, w.spec.step)))
     return use(LoadNormalE8m0(w.spec.scales));
 #endif
   with_scale_type(w.spec, use);

@@ -1,6 +1,7 @@
 // A Wide is 64 bytes in four parts of 16: one register of AVX-512, two of AVX2.
 
 constexpr int64_t kFewWeights = 16;  // weight rows that are finished together
+constexpr int64_t kOneRowWeights = 64;  // where one activation row meets them
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define BLOCKSCALE_MANY 1
@@ -66,18 +67,21 @@ inline WideFloat wide_minus_product(WideFloat z, WideFloat x, WideFloat y) {
 }
 inline void wide_store(float* p, WideFloat x) { _mm512_store_ps(p, x.v); }
 
-// The lanes of each row halved, 8 + 4 + 2 + 1, and no -0; lane 4 k + j lies at 4 j + k. Sixteen rows are read.
+// The lanes of each row halved, 8 + 4 + 2 + 1, and no -0; lane 4 k + j lies at 4 j + k. Reads sixteen rows at a time.
 inline void add_wide_lanes(const float* lanes, int64_t count, float* out) {
-  __m512 quads[4];
+  for (int64_t n = 0; n < count; n += 16) {
+    __m512 quads[4];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const float* p = lanes + i * 4 * 16;
-    const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
-    const __m512 c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
-    quads[i] = halve_2(halve_4(a, b), halve_4(c, d));
+    for (int i = 0; i < 4; ++i) {
+      const float* p = lanes + (n + i * 4) * 16;
+      const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
+      const __m512 c = _mm512_loadu_ps(p + 32), d = _mm512_loadu_ps(p + 48);
+      quads[i] = halve_2(halve_4(a, b), halve_4(c, d));
+    }
+    const __m512 sums = halve_8(halve_16(quads[0], quads[1]), halve_16(quads[2], quads[3])) + _mm512_setzero_ps();
+    const int64_t left = count - n < 16 ? count - n : 16;
+    _mm512_mask_storeu_ps(out + n, static_cast<__mmask16>((1u << left) - 1), sums);
   }
-  const __m512 sums = halve_8(halve_16(quads[0], quads[1]), halve_16(quads[2], quads[3])) + _mm512_setzero_ps();
-  _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << count) - 1), sums);
 }
 
 #else  // AVX2: two halves; signed codes

@@ -110,7 +110,8 @@ def linear(
         and not (given and _overlaps(out, x, bias_rows))
     )
     y = out if direct else np.empty(result_shape, np.float32)
-    y = y.reshape(rows.shape[0], w.shape[-2])
+    if y.ndim != 2:
+        y = y.reshape(rows.shape[0], w.shape[-2])
     if index is not None:
         if activations == "int8":
             check_finite(x)
@@ -125,9 +126,9 @@ def linear(
     return out
 
 
-def _overlaps(out: NDArray[Any], *inputs: NDArray[Any] | None) -> bool:
+def _overlaps(out: NDArray[Any], x: NDArray[Any], bias: NDArray[Any] | None) -> bool:
     """Whether writing to `out` may change what has yet to be read."""
-    return any(part is not None and np.may_share_memory(out, part) for part in inputs)
+    return np.may_share_memory(out, x) or (bias is not None and np.may_share_memory(out, bias))
 
 
 def _multiply(
@@ -193,7 +194,7 @@ def _weight(w: BlockTensor) -> Weight:
 def _padded_rows(x: NDArray[Any], lined: bool) -> NDArray[np.float32]:
     """Float32 rows, zeros up to a multiple of 16; `x` itself where it is so already (and on a line)."""
     length = x.shape[-1]
-    rows = x.reshape(math.prod(x.shape[:-1]), length)
+    rows = x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), length)
     width = -(-length // _LANES) * _LANES
     if (
         width == length
