@@ -7,24 +7,25 @@ inline int64_t steps_at_once(int64_t steps) {
   return steps <= kRoom ? steps : steps <= 2 * kRoom ? (steps + 1) / 2 : (steps + 3) / 4;
 }
 
-// Whether processors foresee what is read next: little else is read, and the first cache has room for activations.
+// Whether processors foresee what is read next: rows are long, little else is read, and the first cache has room for
+// activations.
 template <StoredCodes kCodes, bool kOffsets>
-inline bool comes_by_itself(int64_t steps) {
-  return steps <= 16 && (kCodes == kBytes || !kOffsets);
+inline bool comes_by_itself(int64_t steps, int64_t row_bytes) {
+  return row_bytes >= 2048 && steps <= 16 && (kCodes == kBytes || !kOffsets);
 }
 
 template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Loads>
 inline void int8_one_row(const WeightRows& w, const Loads& loads, const FewRows& rows, float* out) {
   alignas(64) float lanes[kOneRowWeights * kLanes];
   const int64_t steps = w.at.segments / 16, once = steps_at_once<kCodes>(steps);
-  if (steps && comes_by_itself<kCodes, kShifts || kMinimums>(steps)) {
-    int8_rows<1, kBlocks, kCodes, kShifts, kMinimums>(w, loads, rows, {0, 0, steps}, Ahead{}, lanes);
+  if (comes_by_itself<kCodes, kShifts || kMinimums>(steps, w.row_bytes)) {
+    int8_rows<1, false, kCodes, kShifts, kMinimums>(w, loads, rows, {0, 0, steps}, Ahead{}, lanes);
   } else {
     // parts of rows do not follow each other: the same of later rows is asked for
     const Ahead ahead = once == steps ? Ahead{} : Ahead{4 * w.row_bytes, 2 * w.row_bytes};
     for (int64_t s = 0; s < steps; s += once) {
       const RowPart part{0, s, s + once < steps ? s + once : steps};
-      int8_rows<1, kCodesToo, kCodes, kShifts, kMinimums>(w, loads, rows, part, ahead, lanes);
+      int8_rows<1, true, kCodes, kShifts, kMinimums>(w, loads, rows, part, ahead, lanes);
     }
   }
   if (w.at.segments % 16) int8_last<1, kCodes, kShifts, kMinimums>(w, loads, rows, 0, lanes);
@@ -38,9 +39,9 @@ inline void int8_next_rows(const WeightRows& w, const Loads& loads, const FewRow
   alignas(64) float lanes[kRows][kFewWeights * kLanes];
   const RowPart part{r, 0, w.at.segments / 16};
   if (part.end && r == 0)
-    int8_rows<kRows, kCodesToo, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
+    int8_rows<kRows, true, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
   else if (part.end)
-    int8_rows<kRows, kNothing, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
+    int8_rows<kRows, false, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
   if (w.at.segments % 16) int8_last<kRows, kCodes, kShifts, kMinimums>(w, loads, rows, r, lanes[0]);
   for (int j = 0; j < kRows; ++j) add_wide_lanes(lanes[j], w.count, out + (r + j) * out_stride + w.first);
 }

@@ -24,8 +24,8 @@ template <bool kShifts, bool kMinimums, typename Load, typename Zeros, typename 
   return has;
 }
 
-// What whole steps add to the lanes, (kRows, kFewWeights, kLanes), which the first part sets.
-template <int kRows, Asks kAsk, StoredCodes kCodes, bool kShifts, bool kMinimums, typename Load, typename Zeros>
+// What whole steps add to the lanes, (kRows, kFewWeights, kLanes), which the first part sets. kAsk: asks for memory.
+template <int kRows, bool kAsk, StoredCodes kCodes, bool kShifts, bool kMinimums, typename Load, typename Zeros>
 [[gnu::noinline]] void int8_rows(const WeightRows& weights, const RowLoads<Load, Zeros>& how, const FewRows& few,
                                  const RowPart& part, const Ahead& far, float* lanes) {  // registers of its own
   constexpr int64_t kStepBytes = 4 * kWideBytes<kCodes>;
@@ -47,13 +47,13 @@ template <int kRows, Asks kAsk, StoredCodes kCodes, bool kShifts, bool kMinimums
     return step_floats<kShifts, kMinimums>(loads, step, get);
   };
   const auto codes_of = [&](int64_t s) __attribute__((always_inline)) {
-    if constexpr (kAsk != kNothing) {
+    if constexpr (kAsk) {
       const int64_t later = first + (s * 16 >> places.shift) + kBlocksAhead;
       ask_for(loads.scales.from + later);
       if constexpr (kShifts) ask_for(loads.zeros.from + later);
       if constexpr (kMinimums) ask_for(loads.minimums.from + later);
     }
-    return step_codes<kAsk == kCodesToo, kCodes>(stored, row + s * kStepBytes, 4, ahead);
+    return step_codes<kAsk, kCodes>(stored, row + s * kStepBytes, 4, ahead);
   };
   const auto dots_of = [&](const StepCodes& codes, int64_t s, int j) __attribute__((always_inline)) {
     return step_dots<kCodes>(codes, activations + j * stride + s * 512, 4);

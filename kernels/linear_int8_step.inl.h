@@ -8,7 +8,6 @@ constexpr int64_t kCodesAhead = 12288, kBlocksAhead = 1024;
 struct Ahead {
   int64_t bytes = kCodesAhead, again = kCodesAhead / 2;
 };
-enum Asks { kNothing, kBlocks, kCodesToo };  // what is asked for
 
 template <StoredCodes kCodes>
 constexpr int64_t kWideBytes = kCodes == kBytes ? 128 : 64;
