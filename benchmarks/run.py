@@ -86,6 +86,7 @@ def main() -> None:
             3 if options.quick else 7,
             threads=case.threads,
             cpu_time=options.cpu_time,
+            warm=not case.cold,
         )
         rows.append({"label": case.label, "elements": case.elements, **asdict(case)})
         rows[-1]["timings"] = {name: asdict(t) for name, t in times.items()}

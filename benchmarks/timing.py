@@ -44,6 +44,7 @@ def measure(
     *,
     threads: int = 1,
     cpu_time: bool = False,
+    warm: bool = False,
 ) -> dict[str, Timing]:
     """Time all contenders in alternating rounds, forwards and backwards in turn.
 
@@ -55,6 +56,8 @@ def measure(
             with a call that is not counted: waking an idle processor may take longer than the call.
         cpu_time: count the process's processor time instead of the clock's: calls longer than a time slice
             are not charged for others' turns on a busy machine.
+        warm: each round begins with a call that is not counted: what it reads is in the caches then, where
+            others' data were before.
     """
     clock = time.process_time if cpu_time else time.perf_counter
     repeats, spent = {}, 0.0
@@ -70,6 +73,7 @@ def measure(
         for name in order if i % 2 == 0 else reversed(order):
             if threads > 1:
                 settle()
+            if threads > 1 or warm:
                 contenders[name]()
             samples[name].append(_once(contenders[name], repeats[name], clock))
     return {name: Timing(min(s), sorted(s)[len(s) // 2]) for name, s in samples.items()}

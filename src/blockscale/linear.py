@@ -95,14 +95,19 @@ def linear(
             field="w",
             hint="w = bs.quantize(weight, 'mxfp4'); or NumPy's a @ w.T",
         )
-    index = check_experts(experts, x, w)
-    check_reduction(x, w)
-    check_axis(w, on_wrong_axis)
-    result_shape = (*x.shape[:-1], w.shape[-2])
+    index = None
+    known = w.prepared  # of a matrix with blocks along K
+    if not isinstance(known, Weight) or x.shape[-1] != known.length or experts is not None:
+        index = check_experts(experts, x, w)
+        check_reduction(x, w)
+    if on_wrong_axis != "error" or not isinstance(known, Weight):
+        check_axis(w, on_wrong_axis)
+    outputs, length = w.shape[-2:]
+    result_shape = (*x.shape[:-1], outputs)
     given = out is not None
     out = check_output(out, result_shape, x.dtype)
     bias_rows = check_bias(bias, w)
-    rows = _padded_rows(x, lined=activations is None and w.shape[-2] * w.shape[-1] > _SMALL)
+    rows = _padded_rows(x, lined=activations is None and outputs * length > _SMALL)
     direct = (
         out.dtype == np.float32
         and out.flags.c_contiguous
@@ -111,7 +116,7 @@ def linear(
     )
     y = out if direct else np.empty(result_shape, np.float32)
     if y.ndim != 2:
-        y = y.reshape(rows.shape[0], w.shape[-2])
+        y = y.reshape(rows.shape[0], outputs)
     if index is not None:
         if activations == "int8":
             check_finite(x)
@@ -182,9 +187,10 @@ def _expert(w: BlockTensor, expert: int) -> Weight:
 
 def _weight(w: BlockTensor) -> Weight:
     """The weight as the kernels take it, described once for each tensor."""
+    known = w.prepared
+    if isinstance(known, Weight):
+        return known
     if w.axis == len(w.shape) - 1:
-        if isinstance(w.prepared, Weight):
-            return w.prepared
         made = block_weight(w.scheme, w.grid, w.packed, w.row_scales, w.row_offsets)
         w.prepare(made)
         return made

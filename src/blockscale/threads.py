@@ -33,8 +33,8 @@ def thread_count(threads: int | None) -> int:
 def thread_share(elements: int, threads: int | None, grain: int) -> int:
     """How many of at most `threads` threads to use; one with less than `grain` elements would not pay."""
     useful = elements // grain
-    if threads is None and useful < 2:  # a short call counts no processors
-        return 1
+    if (threads is None and useful < 2) or (type(threads) is int and threads == 1):
+        return 1  # a short call counts no processors
     share = max(1, min(thread_count(threads), useful))
     return share if share <= _FEW else min(share, max(_FEW, 2 * thread_count(None)))
 
