@@ -169,6 +169,7 @@ NB_MODULE(_kernels, m) {
   nb::list isas;
   for (int i = 0; i < variants().count; ++i) isas.append(variants().table[i]->isa);
   m.attr("isas") = nb::tuple(isas);
+  m.attr("long_tiles") = nb::bool_(long_tiles());
 #ifdef __clang__
   m.attr("compiler") = __VERSION__;
 #else

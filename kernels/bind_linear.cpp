@@ -52,7 +52,7 @@ bool normal_scales(const uint8_t* e, int64_t count, float step) {
 }
 
 Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
-              Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets) {
+              Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets, bool long_tiles) {
   need(t.size() == 11, "a weight has eleven numbers");
   LinearSpec s{};
   s.bits = nb::cast<int32_t>(t[0]), s.family = nb::cast<int32_t>(t[1]), s.scale_type = nb::cast<int32_t>(t[2]);
@@ -82,6 +82,7 @@ Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integer
   Weight made{s, rows, values, integers, packed, scales, offsets, {}};
   if (s.offset == 1 && integers.size())
     made.near = near_zero_points(static_cast<const int32_t*>(s.offsets), rows * blocks);
+  made.spec.long_tiles = long_tiles;
   made.spec.normal = s.family == 0 && normal_scales(scales.data(), rows * blocks, s.step);
   made.spec.near = made.near.empty() ? nullptr : made.near.data();  // stays there when the weight moves
   return made;
@@ -92,12 +93,14 @@ void check_output(const Weight& w, int32_t threads, int64_t rows, const Matrix<f
   need(static_cast<int64_t>(out.shape(0)) == rows && static_cast<int64_t>(out.shape(1)) == w.rows, "shape of out");
 }
 
-// Outputs [0, count) in pieces of whole tiles: kTile outputs that a kernel works on together.
+// Outputs [0, count) in pieces of whole tiles: kTile outputs that a kernel works on together. Tiles that many
+// activation rows meet take long, and few of them would leave a thread waiting for milliseconds.
 template <int64_t kTile, typename Multiply>
-bool over_tiles(Crew& crew, int32_t threads, int64_t count, const Multiply& multiply) {
-  return over_rows(crew, threads, (count + kTile - 1) / kTile, [&](int64_t, int64_t begin, int64_t end) {
+bool over_tiles(Crew& crew, int32_t threads, int64_t count, int64_t activation_rows, const Multiply& multiply) {
+  const auto tiles = [&](int64_t, int64_t begin, int64_t end) {
     return multiply(begin * kTile, end * kTile < count ? end * kTile : count);
-  });
+  };
+  return over_rows(crew, threads, (count + kTile - 1) / kTile, tiles, activation_rows < 16 ? 4 : 16);
 }
 
 bool linear_float(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> a, Matrix<float> out,
@@ -107,7 +110,7 @@ bool linear_float(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> 
   check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
   const Away away(crew);
-  return over_tiles<24>(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
+  return over_tiles<24>(crew, threads, w.rows, rows, [&](int64_t begin, int64_t end) {
     return kernels.linear_float(w.spec, a.data(), rows, stride, begin, end, out.data(), w.rows);
   });
 }
@@ -161,7 +164,7 @@ int32_t linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float
     return true;
   });
   if (!finite_scales(codes)) return kNotFinite;
-  const bool done = over_tiles<32>(crew, threads, w.rows, [&](int64_t begin, int64_t end) {
+  const bool done = over_tiles<32>(crew, threads, w.rows, rows, [&](int64_t begin, int64_t end) {
     return kernels.linear_int8(w.spec, codes, begin, end, out.data(), w.rows);
   });
   return done ? kDone : kNoMemory;
@@ -171,7 +174,8 @@ int32_t linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float
 
 void bind_linear(nb::module_& m) {
   nb::class_<Weight>(m, "LinearWeight");
-  m.def("linear_weight", &weight, "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none());
+  m.def("linear_weight", &weight, "spec"_a, "values"_a, "integers"_a, "packed"_a, "scales"_a, "offsets"_a.none(),
+        "long_tiles"_a);
   m.def("linear_float", &linear_float, "crew"_a, "threads"_a, "isa"_a, "a"_a, "out"_a, "weight"_a);
   m.def("linear_int8", &linear_int8, "crew"_a, "threads"_a, "isa"_a, "a"_a, "out"_a, "weight"_a);
 }

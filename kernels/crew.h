@@ -37,10 +37,11 @@ class Crew {
   Shared* shared_;
 };
 
-// Rows [0, rows) cut into pieces for `threads` threads: job(piece, begin, end).
+// Rows [0, rows) cut into pieces for `threads` threads: job(piece, begin, end). Several pieces each, so that none waits
+// long for the last.
 template <typename RowsJob>
-bool over_rows(Crew& crew, int32_t threads, int64_t rows, const RowsJob& job) {
-  const int64_t most = threads == 1 ? 1 : int64_t{threads} * 4;  // several each, so that none waits long for the last
+bool over_rows(Crew& crew, int32_t threads, int64_t rows, const RowsJob& job, int64_t each = 4) {
+  const int64_t most = threads == 1 ? 1 : threads * each;
   const int64_t pieces = rows < most ? rows : most;
   return crew.run(pieces, threads - 1,
                   [&](int64_t i) { return job(i, rows * i / pieces, rows * (i + 1) / pieces); });

@@ -46,4 +46,15 @@ Variants available_variants() {
   return v;
 }
 
+bool long_tiles() {
+#if BLOCKSCALE_X86
+  unsigned a, b, c, d;
+  __builtin_cpu_init();
+  if (!__builtin_cpu_is("amd") || !runs_avx512() || !__get_cpuid(1, &a, &b, &c, &d)) return false;
+  return ((a >> 8) & 15) + ((a >> 20) & 255) == 25;  // family
+#else
+  return false;
+#endif
+}
+
 }  // namespace blockscale

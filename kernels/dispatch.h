@@ -12,4 +12,8 @@ struct Variants {
 
 Variants available_variants();
 
+// Whether the second cache keeps up with AVX-512's multiply-adds, so that decoded weights may lie there: where these go
+// at half width (Zen 4).
+bool long_tiles();
+
 }  // namespace blockscale

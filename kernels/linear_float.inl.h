@@ -12,11 +12,19 @@ constexpr int kLanes = 16;
 // The lanes of a tile of outputs lie together, (kRowsA, kRowsW, kLanes), a constant from one address.
 constexpr int64_t kTileLanes = kRowsA * kRowsW * kLanes;
 constexpr int64_t kChunk = 1024;  // elements of a row decoded at a time, at most
-constexpr int64_t kTileStride = kChunk + 16;  // rows of a tile in different places of the cache
 constexpr int64_t kTileRows = 24;  // weight rows decoded at a time, at most
-constexpr int64_t kManyActivations = 32;  // rows from which a tile half as high and wide is better: it stays in the
-                                          // first cache while they meet it
+constexpr int64_t kManyActivations = 32;  // rows from which a tile is better that stays in the first cache while they
+                                          // meet it, or a long one
 constexpr int64_t kPanel = 128;    // activation rows that share a decoded tile
+
+// Decoded weights: this many rows at most, a chunk of K. Rows begin in different places of the cache.
+template <int64_t kMostRows, int64_t kMostChunk>
+struct TileShape {
+  static constexpr int64_t kRows = kMostRows, kElements = kMostChunk, kStride = kMostChunk + 16;
+};
+typedef TileShape<kTileRows, kChunk> FewTile;
+typedef TileShape<kTileRows / 2, kChunk / 2> ManyTile;
+typedef TileShape<kTileRows / 2, 4 * kChunk> LongTile;  // lanes of sums stay in registers longer; see long_tiles
 
 // clang-format off: each builds on those before it
 #include "linear_codes.inl.h"
@@ -28,7 +36,7 @@ constexpr int64_t kPanel = 128;    // activation rows that share a decoded tile
 typedef float LooseFloats __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
 
 // lanes(i, j) += a_i * w_j over n elements (a multiple of 16); the lanes begin with zeros if `first`.
-template <int kA>
+template <typename Shape, int kA>
 inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t n, bool first, float* lanes) {
   for (int h = 0; h < kLanes; h += kWidth) {
     Floats sum[kA][kRowsW];
@@ -39,7 +47,7 @@ inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t n
       Floats x[kA];
       for (int i = 0; i < kA; ++i) x[i] = *reinterpret_cast<const LooseFloats*>(a + i * a_stride + k);
       for (int j = 0; j < kRowsW; ++j) {
-        const Floats y = *reinterpret_cast<const LooseFloats*>(w + j * kTileStride + k);
+        const Floats y = *reinterpret_cast<const LooseFloats*>(w + j * Shape::kStride + k);
         for (int i = 0; i < kA; ++i) sum[i][j] = fused(x[i], y, sum[i][j]);
       }
     }
@@ -49,12 +57,13 @@ inline void dot_tile(const float* a, int64_t a_stride, const float* w, int64_t n
   }
 }
 
+template <typename Shape>
 inline void dot_rows(int64_t rows, const float* a, int64_t a_stride, const float* w, int64_t n, bool first,
                      float* lanes) {
-  if (rows >= kRowsA) return dot_tile<kRowsA>(a, a_stride, w, n, first, lanes);
-  if (rows == 3) dot_tile<3>(a, a_stride, w, n, first, lanes);
-  if (rows == 2) dot_tile<2>(a, a_stride, w, n, first, lanes);
-  if (rows == 1) dot_tile<1>(a, a_stride, w, n, first, lanes);
+  if (rows >= kRowsA) return dot_tile<Shape, kRowsA>(a, a_stride, w, n, first, lanes);
+  if (rows == 3) dot_tile<Shape, 3>(a, a_stride, w, n, first, lanes);
+  if (rows == 2) dot_tile<Shape, 2>(a, a_stride, w, n, first, lanes);
+  if (rows == 1) dot_tile<Shape, 1>(a, a_stride, w, n, first, lanes);
 }
 
 // Lanes of a group of activation rows, (weights / kRowsW, kTileLanes), to `count` outputs of each.
@@ -75,7 +84,7 @@ inline void add_group(float* lanes, int64_t rows, int64_t count, float* out, int
 // Weight rows decoded together, and a chunk of K.
 struct FloatTile {
   int64_t rows, chunk;
-  float *data, *lanes;  // (rows, kTileStride); (activation rows / kRowsA, rows / kRowsW, kTileLanes)
+  float *data, *lanes;  // (rows, kStride); (activation rows / kRowsA, rows / kRowsW, kTileLanes)
   uint8_t* codes;       // of a chunk
 };
 
@@ -92,6 +101,7 @@ struct FloatTile {
 }
 
 // Outputs [n_begin, n_end) of a panel of activation rows.
+template <typename Shape>
 inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
                          int64_t n_end, const FloatTile& tile, float* out, int64_t out_stride) {
   const int64_t group_lanes = tile.rows / kRowsW * kTileLanes, groups = (rows + kRowsA - 1) / kRowsA;
@@ -103,15 +113,16 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
       const int64_t size = tile.chunk < spec.length - k ? tile.chunk : spec.length - k;
       const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
       for (int64_t j = 0; j < count; ++j) {
-        float* row = tile.data + j * kTileStride;
+        float* row = tile.data + j * Shape::kStride;
         prefetch_piece(spec, tile, n + j, k + tile.chunk, n_end);
-        decode_piece(spec, fast, n + j, k, size, tile.codes, row);
+        for (int64_t i = 0; i < size; i += kChunk)
+          decode_piece(spec, fast, n + j, k + i, size - i < kChunk ? size - i : kChunk, tile.codes, row + i);
         for (int64_t i = size; i < padded; ++i) row[i] = 0;
       }
       for (int64_t i = 0; i < groups; ++i)
         for (int64_t j = 0; j < used; j += kRowsW)
-          dot_rows(rows - i * kRowsA, a + i * kRowsA * a_stride + k, a_stride, tile.data + j * kTileStride, padded,
-                   k == 0, tile.lanes + i * group_lanes + j / kRowsW * kTileLanes);
+          dot_rows<Shape>(rows - i * kRowsA, a + i * kRowsA * a_stride + k, a_stride, tile.data + j * Shape::kStride,
+                          padded, k == 0, tile.lanes + i * group_lanes + j / kRowsW * kTileLanes);
     }
     for (int64_t i = 0; i < groups; ++i)
       add_group(tile.lanes + i * group_lanes, rows - i * kRowsA < kRowsA ? rows - i * kRowsA : kRowsA, count,
@@ -147,21 +158,32 @@ struct Lined {
   }
 };
 
+// Outputs [n_begin, n_end) by way of a tile; false: no memory.
+template <typename Shape>
+inline bool linear_tiles(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
+                         int64_t n_end, float* out, int64_t out_stride) {
+  const int64_t tile_rows = rows <= kRowsA ? kRowsW : Shape::kRows, panel = rows < kPanel ? rows : kPanel;
+  const int64_t chunks = (spec.length + Shape::kElements - 1) / Shape::kElements;  // as long as each other
+  const int64_t chunk = chunks > 1 ? ((spec.length + chunks - 1) / chunks + 511) / 512 * 512 : Shape::kElements;
+  Lined data(tile_rows * Shape::kStride + 16);
+  Lined lanes((panel + kRowsA - 1) / kRowsA * (tile_rows / kRowsW) * kTileLanes + 16 * kLanes);  // read by sixteen
+  Scratch<uint8_t> codes(kChunk + 8);
+  if (!data.data || !lanes.data || !codes.data) return false;
+  const FloatTile tile{tile_rows, chunk, data.data, lanes.data, codes.data};
+  for (int64_t i = 0; i < rows; i += kPanel)
+    linear_panel<Shape>(spec, a + i * a_stride, kPanel < rows - i ? kPanel : rows - i, a_stride, n_begin, n_end, tile,
+                        out + i * out_stride, out_stride);
+  return true;
+}
+
 // a: (rows, a_stride) float32, a_stride a multiple of 16, zeros past spec.length.
 bool linear_float(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
                   int64_t n_end, float* out, int64_t out_stride) {
   if (rows == 1) n_begin = linear_row(spec, a, n_begin, n_end, out);
   if (n_begin == n_end) return true;
-  const bool many = rows >= kManyActivations;
-  const int64_t tile_rows = rows <= kRowsA ? kRowsW : many ? kTileRows / 2 : kTileRows;
-  const int64_t panel = rows < kPanel ? rows : kPanel;
-  Lined data(tile_rows * kTileStride + 16);
-  Lined lanes((panel + kRowsA - 1) / kRowsA * (tile_rows / kRowsW) * kTileLanes + 16 * kLanes);  // read by sixteen
-  Scratch<uint8_t> codes(kChunk + 8);
-  if (!data.data || !lanes.data || !codes.data) return false;
-  const FloatTile tile{tile_rows, many ? kChunk / 2 : kChunk, data.data, lanes.data, codes.data};
-  for (int64_t i = 0; i < rows; i += kPanel)
-    linear_panel(spec, a + i * a_stride, kPanel < rows - i ? kPanel : rows - i, a_stride, n_begin, n_end, tile,
-                 out + i * out_stride, out_stride);
-  return true;
+  if (rows < kManyActivations) return linear_tiles<FewTile>(spec, a, rows, a_stride, n_begin, n_end, out, out_stride);
+#if defined(__AVX512F__)
+  if (spec.long_tiles) return linear_tiles<LongTile>(spec, a, rows, a_stride, n_begin, n_end, out, out_stride);
+#endif
+  return linear_tiles<ManyTile>(spec, a, rows, a_stride, n_begin, n_end, out, out_stride);
 }

@@ -83,6 +83,7 @@ struct LinearSpec {
   const void* scales;
   const void* offsets;
   const int16_t* near;                       // zero points in 16 bits, if all are within the limit; else null
+  bool long_tiles;                           // many float32 rows: see long_tiles in dispatch.h
   bool normal;                               // MX: it is known that every scale times step is a normal number
   int64_t length, block_size;
 };

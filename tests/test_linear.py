@@ -122,7 +122,9 @@ def int8_sum(a: F32, w: BlockTensor) -> F32:
 
 def on_every_isa(a: F32, w: BlockTensor, activations: str | None) -> list[F32]:
     """Results of the kernels of every instruction set, and with two threads."""
-    parts = native_linear.block_weight(w.scheme, w.grid, w.packed, w.row_scales, w.row_offsets)
+    given = (w.scheme, w.grid, w.packed, w.row_scales, w.row_offsets)
+    parts = native_linear.block_weight(*given, long_tiles=False)
+    long_tiles = native_linear.block_weight(*given, long_tiles=True)
     rows = np.pad(a, ((0, 0), (0, -a.shape[1] % 16)))
     if activations == "int8" and not parts.is_integer:
         return [bs.linear(a, w, activations="int8")]
@@ -132,6 +134,10 @@ def on_every_isa(a: F32, w: BlockTensor, activations: str | None) -> list[F32]:
         out = np.full((len(a), w.shape[0]), np.nan, np.float32)
         run(rows, parts, out, threads, isa)
         results.append(out)
+        if activations is None and len(a) >= 32:  # many rows are multiplied in either kind of tile
+            out = np.full((len(a), w.shape[0]), np.nan, np.float32)
+            run(rows, long_tiles, out, threads, isa)
+            results.append(out)
     return results
 
 
@@ -157,8 +163,18 @@ def test_result_is_the_stated_order_on_every_instruction_set(row: Scheme) -> Non
             assert_same(result, int8_sum(a, w))
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "q4_1", "q8_0", "mxfp6_e3m2"])
+@pytest.mark.parametrize("k", [48, 4096, 4112, 9003])
+def test_many_rows_in_short_and_long_tiles(name: str, k: int) -> None:
+    rng = np.random.default_rng(k)
+    w, a = bs.quantize(normal(rng, 14, k), name), normal(rng, 33, k)
+    expected = float_sum(a, w.dequantize())
+    for result in on_every_isa(a, w, None):
+        assert_same(result, expected)
+
+
 @pytest.mark.parametrize("name", ["mxfp4", "q4_0", "q4_1", "q8_0", "uint4"])
-@pytest.mark.parametrize("k", [1056, 11008, 16416, 20480, 33056])
+@pytest.mark.parametrize("k", [1056, 11008, 16416, 20480, 33568])
 def test_long_reductions(name: str, k: int) -> None:
     """Activations that the first cache holds, and some that are taken in two parts and in four."""
     rng = np.random.default_rng(k)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 isas: tuple[str, ...]
+long_tiles: bool
 compiler: str
 flags: str
 
@@ -77,6 +78,7 @@ def linear_weight(
     packed: NDArray[np.uint8],
     scales: NDArray[np.uint8],
     offsets: NDArray[np.uint8] | None,
+    long_tiles: bool,
 ) -> LinearWeight: ...
 def linear_float(
     crew: Crew,

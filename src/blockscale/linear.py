@@ -60,8 +60,8 @@ def linear(
     `activations="int8"` first rounds `a`, per 32 elements, to `a' = s q` with `s = max |a| / 127` and
     integers q: `|a - a'| <= 0.501 s`. Products of codes are added exactly, as integers; the S segments of up
     to 32 elements of one block then as float32 in sixteen lanes. The bound holds with `a'` for `a`, the real
-    numbers that codes and scales stand for as `W`, and `n = 4 ceil(S / 64) + 6`. For `q4_1`,
-    `n = 8 ceil(S / 64) + 6` and `|s q| + |m|` takes the place of `|W|`. MXFP8 and MXFP6 E3M2, whose codes are
+    numbers that codes and scales stand for as `W`, and `n = ceil(S / 16) + 6`. For `q4_1`,
+    `n = 2 ceil(S / 16) + 6` and `|s q| + |m|` takes the place of `|W|`. MXFP8 and MXFP6 E3M2, whose codes are
     no small integers, multiply `a'` in float32 as above. Where products of scales underflow, no bound holds.
     `docs/linear.md` has both definitions in full.
 

@@ -77,8 +77,9 @@ def block_weight(
     packed: NDArray[np.uint8],
     scales: NDArray[Any],
     offsets: NDArray[Any] | None,
+    long_tiles: bool = _kernels.long_tiles,
 ) -> Weight:
-    """A weight in canonical form, blocks along its last axis."""
+    """A weight in canonical form, blocks along its last axis. `long_tiles`: what suits the processor."""
     numbers, values, integers = _scheme_numbers(scheme)
     size = (grid.rows, grid.length, grid.block_size, grid.row_bytes(scheme.element.bits))
     native = _kernels.linear_weight(
@@ -88,6 +89,7 @@ def block_weight(
         as_bytes(packed),
         as_bytes(scales),
         None if offsets is None else as_bytes(offsets),
+        long_tiles,
     )
     return Weight(grid.rows, grid.length, grid.block_size, native, integers.size > 0)
 
@@ -96,7 +98,9 @@ def dense_weight(values: NDArray[np.float32]) -> Weight:
     """A plain float32 weight `(rows, length)`, contiguous."""
     rows, length = values.shape
     numbers = (32, 2, 0, 0, 0, 1.0, 1.0, rows, length, SEGMENT, 4 * length)
-    native = _kernels.linear_weight(numbers, _NO_VALUES, _NO_INTEGERS, as_bytes(values), _NO_SCALES, None)
+    native = _kernels.linear_weight(
+        numbers, _NO_VALUES, _NO_INTEGERS, as_bytes(values), _NO_SCALES, None, _kernels.long_tiles
+    )
     return Weight(rows, length, SEGMENT, native, False)
 
 

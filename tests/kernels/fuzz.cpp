@@ -325,7 +325,7 @@ void fuzz_linear(const Variants& v, long seed) {
   s.rows = 1 + below(below(3) ? 5 : 70);
   if (below(4) == 0) s.length = 1 + below(3000), s.blocks = (s.length + s.size - 1) / s.size;
   s.row_bytes = packed_bytes(s.blocks * s.size, code.bits);
-  const int64_t m = 1 + below(below(2) ? 3 : 14), stride = (s.length + 15) / 16 * 16;
+  const int64_t m = 1 + below(below(2) ? 3 : below(4) ? 14 : 40), stride = (s.length + 15) / 16 * 16;
   float values[256];
   int16_t integers[256];
   LinearSpec spec{};
@@ -340,6 +340,10 @@ void fuzz_linear(const Variants& v, long seed) {
   for (size_t i = 0; i < packed.size; ++i) packed.data[i] = static_cast<char>(draw());
   for (size_t i = 0; i < scales.size; ++i)  // MX: also 0 and 255; others: no NaN
     scales.data[i] = static_cast<char>(spec.family ? draw() & 0x3F : below(40) ? 100 + below(40) : -(draw() & 1));
+  spec.normal = !spec.family && below(2);
+  for (size_t i = 0; i < scales.size && spec.normal; ++i)
+    spec.normal = static_cast<uint8_t>(scales.data[i]) >= 100 && static_cast<uint8_t>(scales.data[i]) < 140;
+  spec.long_tiles = below(2);
   const bool near = spec.offset == 1 && below(2);
   Buffer words(near ? s.rows * s.blocks * 2 : 0);
   for (int64_t i = 0; i < s.rows * s.blocks && spec.offset == 1; ++i) {
