@@ -142,7 +142,7 @@ inline Decoder find_decoder(const LinearSpec&) { return {}; }
 inline bool zero_points_fit(const LinearSpec&, int64_t, int64_t) { return false; }
 #endif
 
-// Elements [begin, begin + n) of row r, n at most kChunk; begin is a multiple of kChunk / 2.
+// Elements [begin, begin + n) of row r; begin is a multiple of kChunk, or of kChunk / 2, and n is at most that.
 inline void decode_piece(const LinearSpec& spec, DecodeBlocks fast, int64_t r, int64_t begin, int64_t n,
                          uint8_t* codes, float* out) {
   const int64_t size = spec.block_size, blocks = (spec.length + size - 1) / size;

@@ -115,7 +115,7 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
       for (int64_t j = 0; j < count; ++j) {
         float* row = tile.data + j * Shape::kStride;
         prefetch_piece(spec, tile, n + j, k + tile.chunk, n_end);
-        for (int64_t i = 0; i < size; i += kChunk)
+        for (int64_t i = 0; i < size; i += kChunk)  // from a multiple of its length on: decode_blocks wants it so
           decode_piece(spec, fast, n + j, k + i, size - i < kChunk ? size - i : kChunk, tile.codes, row + i);
         for (int64_t i = size; i < padded; ++i) row[i] = 0;
       }
@@ -163,8 +163,9 @@ template <typename Shape>
 inline bool linear_tiles(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
                          int64_t n_end, float* out, int64_t out_stride) {
   const int64_t tile_rows = rows <= kRowsA ? kRowsW : Shape::kRows, panel = rows < kPanel ? rows : kPanel;
-  const int64_t chunks = (spec.length + Shape::kElements - 1) / Shape::kElements;  // as long as each other
-  const int64_t chunk = chunks > 1 ? ((spec.length + chunks - 1) / chunks + 511) / 512 * 512 : Shape::kElements;
+  constexpr int64_t kPiece = Shape::kElements < kChunk ? Shape::kElements : kChunk;  // decoded at a time
+  const int64_t chunks = 1 + (spec.length - 1) / Shape::kElements;  // nearly as long as each other
+  const int64_t chunk = ((spec.length + chunks - 1) / chunks + kPiece - 1) / kPiece * kPiece;
   Lined data(tile_rows * Shape::kStride + 16);
   Lined lanes((panel + kRowsA - 1) / kRowsA * (tile_rows / kRowsW) * kTileLanes + 16 * kLanes);  // read by sixteen
   Scratch<uint8_t> codes(kChunk + 8);

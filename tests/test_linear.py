@@ -166,8 +166,20 @@ def test_result_is_the_stated_order_on_every_instruction_set(row: Scheme) -> Non
 @pytest.mark.parametrize("name", ["mxfp4", "q4_1", "q8_0", "mxfp6_e3m2"])
 @pytest.mark.parametrize("k", [48, 4096, 4112, 9003])
 def test_many_rows_in_short_and_long_tiles(name: str, k: int) -> None:
-    rng = np.random.default_rng(k)
-    w, a = bs.quantize(normal(rng, 14, k), name), normal(rng, 33, k)
+    check_many_rows(bs.quantize(normal(np.random.default_rng(k), 14, k), name))
+
+
+@pytest.mark.parametrize("size", [128, 512, 1024, 2048, 8192])
+@pytest.mark.parametrize("k", [4678, 5200, 12300])
+def test_many_rows_where_tiles_end_within_blocks(size: int, k: int) -> None:
+    rng = np.random.default_rng(size + k)
+    scales = rng.integers(100, 140, (14, -(-k // size))).astype(np.uint8)
+    row = scheme("mxfp8_e4m3", block_size=size)
+    check_many_rows(BlockTensor.from_parts(row, normal(rng, 14, k).astype(row.element.dtype), scales))
+
+
+def check_many_rows(w: BlockTensor) -> None:
+    a = normal(np.random.default_rng(1), 33, w.shape[1])
     expected = float_sum(a, w.dequantize())
     for result in on_every_isa(a, w, None):
         assert_same(result, expected)
