@@ -11,13 +11,14 @@ inline int64_t steps_at_once(int64_t steps) {
 // activations.
 template <StoredCodes kCodes, bool kOffsets>
 inline bool comes_by_itself(int64_t steps, int64_t row_bytes) {
-  return row_bytes >= 2048 && steps <= 16 && (kCodes == kBytes || !kOffsets);
+  return row_bytes >= 2048 && steps > 0 && steps <= 16 && (kCodes == kBytes || !kOffsets);
 }
 
 template <StoredCodes kCodes, bool kShifts, bool kMinimums, typename Loads>
 inline void int8_one_row(const WeightRows& w, const Loads& loads, const FewRows& rows, float* out) {
   alignas(64) float lanes[kOneRowWeights * kLanes];
   const int64_t steps = w.at.segments / 16, once = steps_at_once<kCodes>(steps);
+  if (w.count % 16) memset(lanes, 0, sizeof lanes);  // sixteen rows are read
   if (comes_by_itself<kCodes, kShifts || kMinimums>(steps, w.row_bytes)) {
     int8_rows<1, false, kCodes, kShifts, kMinimums>(w, loads, rows, {0, 0, steps}, Ahead{}, lanes);
   } else {
@@ -38,6 +39,7 @@ inline void int8_next_rows(const WeightRows& w, const Loads& loads, const FewRow
                            int64_t out_stride) {
   alignas(64) float lanes[kRows][kFewWeights * kLanes];
   const RowPart part{r, 0, w.at.segments / 16};
+  if (w.count % 16) memset(lanes, 0, sizeof lanes);
   if (part.end && r == 0)
     int8_rows<kRows, true, kCodes, kShifts, kMinimums>(w, loads, rows, part, Ahead{}, lanes[0]);
   else if (part.end)

@@ -178,6 +178,17 @@ def test_many_rows_where_tiles_end_within_blocks(size: int, k: int) -> None:
     check_many_rows(BlockTensor.from_parts(row, normal(rng, 14, k).astype(row.element.dtype), scales))
 
 
+@pytest.mark.parametrize("name", ["int8", "uint4", "mxint8", "mxfp4"])
+@pytest.mark.parametrize("k", [5, 100, 511, 513])
+def test_rows_that_are_a_small_part_of_a_block(name: str, k: int) -> None:
+    rng = np.random.default_rng(k)
+    w = bs.quantize(normal(rng, 19, k), scheme(name, block_size=4096))
+    for m in (1, 5, 9):
+        a = normal(rng, m, k)
+        for result in on_every_isa(a, w, "int8"):
+            assert_same(result, int8_sum(a, w))
+
+
 def check_many_rows(w: BlockTensor) -> None:
     a = normal(np.random.default_rng(1), 33, w.shape[1])
     expected = float_sum(a, w.dequantize())
@@ -604,6 +615,7 @@ def _refused() -> list[tuple[str, dict[str, Any], str]]:
         ("length", {"a": a[:, :63]}, "63"),
         ("activations", {"activations": "int4"}, "int4"),
         ("option", {"on_wrong_axis": "ignore"}, "ignore"),
+        ("array option", {"on_wrong_axis": np.zeros(2)}, "on_wrong_axis"),
         ("array weight", {"w": np.ones((4, 64), np.float32)}, "ndarray"),
         ("experts without experts", {"experts": np.zeros(2, int)}, r"\(E, N, K\)"),
         ("bias shape", {"bias": np.ones(5, np.float32)}, r"\(5,\)"),
@@ -622,6 +634,10 @@ def test_refusals_name_what_was_found(name: str, change: dict[str, Any], text: s
     }
     with pytest.raises(InputError, match=text):
         bs.linear(**arguments)
+    if isinstance(arguments["w"], BlockTensor):  # and once the weight was used
+        bs.linear(np.ones((2, 64), np.float32), arguments["w"])
+        with pytest.raises(InputError, match=text):
+            bs.linear(**arguments)
 
 
 def test_expert_numbers_are_checked() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arguments import is_one_of
 from .errors import InputError, OverflowingValueError
 from .linear_checks import (
     check_activations,
@@ -100,7 +101,7 @@ def linear(
     if not isinstance(known, Weight) or x.shape[-1] != known.length or experts is not None:
         index = check_experts(experts, x, w)
         check_reduction(x, w)
-    if on_wrong_axis != "error" or not isinstance(known, Weight):
+    if not isinstance(known, Weight) or not is_one_of(on_wrong_axis, ("error",)):
         check_axis(w, on_wrong_axis)
     outputs, length = w.shape[-2:]
     result_shape = (*x.shape[:-1], outputs)

@@ -90,7 +90,7 @@ def check_reduction(x: NDArray[Any], w: BlockTensor) -> None:
 
 def check_axis(w: BlockTensor, on_wrong_axis: str) -> None:
     """BlockAxisError unless the blocks run along the last axis, or that does not matter."""
-    if on_wrong_axis not in ("error", "dequantize"):
+    if not is_one_of(on_wrong_axis, ("error", "dequantize")):
         raise InputError(
             f"on_wrong_axis={on_wrong_axis!r}",
             found=on_wrong_axis,

@@ -323,7 +323,9 @@ void fuzz_linear(const Variants& v, long seed) {
   const LinearCode& code = kCodes[below(12)];
   Shape s = drawn_shape(code.bits, false);
   s.rows = 1 + below(below(3) ? 5 : 70);
-  if (below(4) == 0) s.length = 1 + below(3000), s.blocks = (s.length + s.size - 1) / s.size;
+  if (below(4) == 0) s.length = 1 + below(3000);
+  if (below(6) == 0) s.size = int64_t{512} << below(4);  // a row may be a small part of a block
+  s.blocks = (s.length + s.size - 1) / s.size;
   s.row_bytes = packed_bytes(s.blocks * s.size, code.bits);
   const int64_t m = 1 + below(below(2) ? 3 : below(4) ? 14 : 40), stride = (s.length + 15) / 16 * 16;
   float values[256];
