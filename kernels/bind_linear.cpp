@@ -44,13 +44,6 @@ std::vector<int16_t> near_zero_points(const int32_t* z, int64_t count) {
   return std::vector<int16_t>(z, z + count);
 }
 
-// Whether the values of E8M0 bytes stay normal numbers times `step`, a power of two of at most 1.
-bool normal_scales(const uint8_t* e, int64_t count, float step) {
-  uint8_t least = 255, most = 0;
-  for (int64_t i = 0; i < count; ++i) least = e[i] < least ? e[i] : least, most = e[i] > most ? e[i] : most;
-  return std::ilogb(step) <= 0 && least > -std::ilogb(step) && most < 255;
-}
-
 Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integers, Flat<const uint8_t> packed,
               Flat<const uint8_t> scales, std::optional<Flat<const uint8_t>> offsets, bool long_tiles) {
   need(t.size() == 11, "a weight has eleven numbers");
@@ -83,7 +76,7 @@ Weight weight(nb::tuple t, Flat<const float> values, Flat<const int16_t> integer
   if (s.offset == 1 && integers.size())
     made.near = near_zero_points(static_cast<const int32_t*>(s.offsets), rows * blocks);
   made.spec.long_tiles = long_tiles;
-  made.spec.normal = s.family == 0 && normal_scales(scales.data(), rows * blocks, s.step);
+  made.spec.normal = s.family == 0 && are_normal(scales.data(), rows * blocks, s.step);
   made.spec.near = made.near.empty() ? nullptr : made.near.data();  // stays there when the weight moves
   return made;
 }

@@ -55,17 +55,6 @@ struct LoadNormalE8m0 : LoadE8m0 {
     const __m512i bytes = _mm512_maskz_permutexvar_epi8(0x1111111111111111, at.turned, _mm512_castsi128_si512(e));
     return _mm512_castsi512_ps(_mm512_slli_epi32(bytes, 23));
   }
-  static bool fits(const uint8_t* e, int64_t count, float step) {
-    const __m512i least = _mm512_set1_epi8(static_cast<char>(less(step) + 1));
-    const __m512i range = _mm512_set1_epi8(static_cast<char>(253 - less(step)));
-    __mmask64 others = 0;
-    for (int64_t i = 0; i < count; i += 64) {
-      const __mmask64 there = count - i < 64 ? (1ull << (count - i)) - 1 : ~0ull;
-      const __m512i above = _mm512_sub_epi8(_mm512_maskz_loadu_epi8(there, e + i), least);
-      others |= _mm512_mask_cmpgt_epu8_mask(there, above, range);
-    }
-    return others == 0;
-  }
 };
 struct LoadHalf {
   static constexpr bool kMx = false;
@@ -258,7 +247,7 @@ template <typename Use>
 inline void with_scales(const WeightRows& w, Use use) {
 #if defined(__AVX512VNNI__)
   const uint8_t* const first = static_cast<const uint8_t*>(w.spec.scales) + w.first * w.at.blocks;
-  if (w.spec.family == 0 && (w.spec.normal || LoadNormalE8m0::fits(first, w.count * w.at.blocks, w.spec.step)))
+  if (w.spec.family == 0 && (w.spec.normal || are_normal(first, w.count * w.at.blocks, w.spec.step)))
     return use(LoadNormalE8m0(w.spec.scales));
 #endif
   with_scale_type(w.spec, use);

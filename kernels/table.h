@@ -70,6 +70,18 @@ static inline bool are_near(const int32_t* z, int64_t count) {
   return far == 0;
 }
 
+// Whether the values of `count` E8M0 bytes are numbers that stay normal times `step`, a power of two of at most 1.
+// Static as above.
+static inline bool are_normal(const uint8_t* e, int64_t count, float step) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &step, 4);
+  const uint8_t least = static_cast<uint8_t>(128 - (bits >> 23));  // 1 if step is 1
+  uint32_t others = 0;
+  for (int64_t i = 0; i < count; ++i)
+    others |= static_cast<uint32_t>(e[i] < least) | static_cast<uint32_t>(e[i] == 255);
+  return others == 0;
+}
+
 // A weight (rows, length) as the matmul sees it.
 struct LinearSpec {
   int32_t bits, family, scale_type, offset;  // as in DecodeSpec; family 2: plain float32 rows, no blocks
