@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import goals
+
 OWN, BOUND = "blockscale", "bound"
 # One colour and mark per contender, told apart in grey too.
 MARKS = ("s", "^", "v", "D", "P", "X", "*")
@@ -44,8 +46,9 @@ def markdown(result: dict[str, Any]) -> str:
     lines = ["# Benchmarks", "", *(f"* {k}: {v}" for k, v in result["about"].items())]
     lines += [*(f"* skipped: {s}" for s in result["skipped"]), ""]
     lines += [
-        "Least time of alternating rounds. *of bound*: the time of moving the same bytes, divided by",
-        "blockscale's. Under each peer: its time divided by blockscale's; above 1, blockscale is faster.",
+        "Least time of alternating rounds, over all passes. *of bound*: the time of moving the same",
+        "bytes, divided by blockscale's. Under each peer: its time divided by blockscale's; above 1,",
+        "blockscale is faster.",
         "Peers round activations to 8 bits (ggml always, onnxruntime in the int8 rows).",
         "",
     ]
@@ -62,7 +65,7 @@ def markdown(result: dict[str, Any]) -> str:
         lines.append("|---|---|---|---|" + "---|" * len(names))
         lines += [_line(row, names) for row in rows]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, "## Goals", "", *goals.markdown(result), ""])
 
 
 def _line(row: dict[str, Any], names: list[str]) -> str:

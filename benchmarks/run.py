@@ -65,7 +65,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one size, fewer schemes, fewer rounds")
     parser.add_argument("--only", default="", help="only cases whose label contains this")
-    parser.add_argument("--seconds", type=float, help="about how long to measure a case")
+    parser.add_argument("--seconds", type=float, help="about how long to measure a case in a pass")
+    parser.add_argument(
+        "--passes",
+        type=int,
+        default=1,
+        help="how often to go through all cases; the least times count: for a machine with other users",
+    )
     parser.add_argument(
         "--cpu-time", action="store_true", help="one thread only, processor time: for a busy machine"
     )
@@ -78,26 +84,33 @@ def main() -> None:
     if options.cpu_time:
         chosen = [case for case in chosen if case.threads == 1]
     seconds = options.seconds or (0.7 if options.quick else 2.0)
-    rows = []
-    for i, case in enumerate(chosen):
-        times = timing.measure(
-            contenders(case, found),
-            seconds,
-            3 if options.quick else 7,
-            threads=case.threads,
-            cpu_time=options.cpu_time,
-            warm=not case.cold,
-        )
-        rows.append({"label": case.label, "elements": case.elements, **asdict(case)})
-        rows[-1]["timings"] = {name: asdict(t) for name, t in times.items()}
-        text = "  ".join(f"{name} {t.best * 1e3:.3g}" for name, t in times.items())
-        print(f"[{i + 1}/{len(chosen)}] {case.label}: ms: {text}", flush=True)
+    times: list[dict[str, timing.Timing]] = [{} for _ in chosen]
+    for turn in range(options.passes):
+        for i, case in enumerate(chosen):
+            now = timing.measure(
+                contenders(case, found),
+                seconds,
+                3 if options.quick else 7,
+                threads=case.threads,
+                cpu_time=options.cpu_time,
+                warm=not case.cold,
+            )
+            times[i] = timing.least(times[i], now)
+            text = "  ".join(f"{name} {t.best * 1e3:.3g}" for name, t in times[i].items())
+            done = f"{turn * len(chosen) + i + 1}/{len(chosen) * options.passes}"
+            print(f"[{done}] {case.label}: ms: {text}", flush=True)
+    rows = [
+        {"label": case.label, "elements": case.elements, **asdict(case)}
+        | {"timings": {name: asdict(t) for name, t in of_case.items()}}
+        for case, of_case in zip(chosen, times, strict=True)
+    ]
     about = {
         "blockscale": f"{__version__}, {native.ISAS[native.chosen_isa()]}, {native.COMPILER}",
         "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
         "python": f"{platform.python_version()}, numpy {np.__version__}, {platform.platform()}",
         "peers": ", ".join(found),
         "clock": "processor time" if options.cpu_time else "wall clock",
+        "passes": f"{options.passes}, {seconds:g} s for a case in each",
         "when": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "load": f"1 minute average {os.getloadavg()[0]:.1f} at the end",
     }

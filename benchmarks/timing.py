@@ -20,6 +20,12 @@ class Timing:
     median: float
 
 
+def least(first: dict[str, Timing], second: dict[str, Timing]) -> dict[str, Timing]:
+    """The lesser times of each contender of two measurements."""
+    both = {name: (first.get(name, t), t) for name, t in second.items()}
+    return first | {n: Timing(min(a.best, b.best), min(a.median, b.median)) for n, (a, b) in both.items()}
+
+
 def _once(run: Callable[[], None], repeats: int, clock: Callable[[], float]) -> float:
     begin = clock()
     for _ in range(repeats):

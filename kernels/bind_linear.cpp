@@ -86,14 +86,14 @@ void check_output(const Weight& w, int32_t threads, int64_t rows, const Matrix<f
   need(static_cast<int64_t>(out.shape(0)) == rows && static_cast<int64_t>(out.shape(1)) == w.rows, "shape of out");
 }
 
-// Outputs [0, count) in pieces of whole tiles: kTile outputs that a kernel works on together. Tiles that many
-// activation rows meet take long, and few of them would leave a thread waiting for milliseconds.
+// Outputs [0, count) in pieces of whole tiles, kTile outputs that a kernel works on together: `each` for each thread.
+// Tiles that many activation rows meet take long, and few pieces would leave a thread waiting for milliseconds.
 template <int64_t kTile, typename Multiply>
-bool over_tiles(Crew& crew, int32_t threads, int64_t count, int64_t activation_rows, const Multiply& multiply) {
+bool over_tiles(Crew& crew, int32_t threads, int64_t count, int64_t each, const Multiply& multiply) {
   const auto tiles = [&](int64_t, int64_t begin, int64_t end) {
     return multiply(begin * kTile, end * kTile < count ? end * kTile : count);
   };
-  return over_rows(crew, threads, (count + kTile - 1) / kTile, tiles, activation_rows < 16 ? 4 : 16);
+  return over_rows(crew, threads, (count + kTile - 1) / kTile, tiles, each);
 }
 
 bool linear_float(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> a, Matrix<float> out,
@@ -103,7 +103,7 @@ bool linear_float(Crew& crew, int32_t threads, int32_t isa, Matrix<const float> 
   check_output(w, threads, rows, out);
   const KernelTable& kernels = table(isa);
   const Away away(crew);
-  return over_tiles<24>(crew, threads, w.rows, rows, [&](int64_t begin, int64_t end) {
+  return over_tiles<24>(crew, threads, w.rows, rows < 16 ? 4 : rows < 64 ? 16 : 64, [&](int64_t begin, int64_t end) {
     return kernels.linear_float(w.spec, a.data(), rows, stride, begin, end, out.data(), w.rows);
   });
 }
@@ -157,7 +157,7 @@ int32_t linear_int8(Crew& crew, int32_t threads, int32_t isa, Matrix<const float
     return true;
   });
   if (!finite_scales(codes)) return kNotFinite;
-  const bool done = over_tiles<32>(crew, threads, w.rows, rows, [&](int64_t begin, int64_t end) {
+  const bool done = over_tiles<32>(crew, threads, w.rows, rows < 16 ? 4 : 16, [&](int64_t begin, int64_t end) {
     return kernels.linear_int8(w.spec, codes, begin, end, out.data(), w.rows);
   });
   return done ? kDone : kNoMemory;
