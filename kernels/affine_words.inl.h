@@ -32,17 +32,23 @@ constexpr ByteOrder kNibbleOrder = byte_order(kType == kBfloat16, 4);
 template <int32_t kType>
 constexpr ByteOrder kCodeOrder = byte_order(kType == kBfloat16, 2);
 
-// Four blocks of 32 codes to 64 bytes of two codes each, of which the bits in `flip` change. Returns them.
+// Four blocks of 32 codes in bytes, two in each vector, to 64 bytes of two codes each, of which the bits in `flip`
+// change. Returns them.
 template <int32_t kType>
-inline __m512i store_nibbles(uint8_t* out, const __m512i* words, char flip) {
-  __m512i pairs[4];
-  for (int i = 0; i < 4; ++i) pairs[i] = _mm512_madd_epi16(words[i], _mm512_set1_epi32(1 | 16 << 16));
-  const __m512i low = _mm512_packus_epi32(pairs[0], pairs[1]), high = _mm512_packus_epi32(pairs[2], pairs[3]);
+inline __m512i store_byte_pairs(uint8_t* out, __m512i first, __m512i second, char flip) {
+  const __m512i by = _mm512_set1_epi16(1 | 16 << 8);
+  const __m512i words = _mm512_packus_epi16(_mm512_maddubs_epi16(first, by), _mm512_maddubs_epi16(second, by));
   const __m512i order = _mm512_load_si512(kNibbleOrder<kType>.from);
-  __m512i bytes = _mm512_permutexvar_epi8(order, _mm512_packus_epi16(low, high));
-  bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(flip));
+  const __m512i bytes = _mm512_xor_si512(_mm512_permutexvar_epi8(order, words), _mm512_set1_epi8(flip));
   _mm512_storeu_si512(out, bytes);
   return bytes;
+}
+
+// The same of words.
+template <int32_t kType>
+inline __m512i store_nibbles(uint8_t* out, const __m512i* words, char flip) {
+  return store_byte_pairs<kType>(out, _mm512_packus_epi16(words[0], words[1]), _mm512_packus_epi16(words[2], words[3]),
+                                 flip);
 }
 
 inline int64_t zero_nibbles(__m512i bytes) {
@@ -60,16 +66,17 @@ inline int64_t store_codes(uint8_t* out, const __m512i* words, bool is_signed) {
 }
 
 struct GroupFindings {
-  __m512i saturated = {};  // minus the number, in each lane
-  __m512i seen = {};                        // all codes, ored
-  __m512i least = _mm512_set1_epi32(-1);    // magnitude, in twice its bits
+  __m512i saturated = {};                 // minus the number, in each byte
+  __m512i seen = {};                      // all codes, ored
+  __m512i least = _mm512_set1_epi32(-1);  // magnitude of float32, in twice its bits
+  __mmask32 zeros = 0;                    // of 16-bit numbers
 };
 
 template <int32_t kType>
 [[gnu::always_inline]] inline void find_zeros(const char* x, GroupFindings* f) {
   const __m512i u = _mm512_loadu_si512(x);
   if (kType != kFloat32) {
-    f->least = _mm512_min_epu16(f->least, _mm512_add_epi16(u, u));
+    f->zeros |= _mm512_testn_epi16_mask(u, _mm512_set1_epi16(INT16_MAX));
     return;
   }
   const __m512i v = _mm512_loadu_si512(x + 64);
@@ -78,8 +85,7 @@ template <int32_t kType>
 
 template <int32_t kType>
 inline bool has_zero(const GroupFindings& f) {
-  if (kType == kFloat32) return _mm512_testn_epi32_mask(f.least, f.least);
-  return _mm512_testn_epi16_mask(f.least, f.least);
+  return kType == kFloat32 ? _mm512_testn_epi32_mask(f.least, f.least) != 0 : f.zeros != 0;
 }
 
 // The ends of sixteen blocks of `parts` times 32 (q4_0: of 32), in the order of ordered(). For q4_0 only magnitudes
@@ -177,10 +183,7 @@ template <AffineKind kKind, int32_t kType>
   if (kKind == kQ4_0) {
     const __m512 middle = _mm512_set1_ps(8.5f);
     const auto code = [&](__m512 v) { return _mm512_cvttps_epi32(_mm512_add_ps(_mm512_mul_ps(v, inverse), middle)); };
-    // the scale is an eighth of the largest magnitude, so that 16 is the largest code, and the one that saturates
-    const __m512i words = _mm512_packs_epi32(code(p), code(q)), kept = _mm512_min_epi16(words, _mm512_set1_epi16(15));
-    f->saturated = _mm512_add_epi16(f->saturated, _mm512_sub_epi16(kept, words));
-    return kept;
+    return _mm512_packs_epi32(code(p), code(q));
   }
   const __m512 low = _mm512_set1_ps(g.shift[b]), half = _mm512_set1_ps(0.5f);
   const auto code = [&](__m512 v) {
@@ -189,6 +192,14 @@ template <AffineKind kKind, int32_t kType>
   const __m512i words = _mm512_packs_epi32(code(p), code(q));
   f->seen = _mm512_or_si512(f->seen, words);
   return words;
+}
+
+// Two blocks of q4_0 in bytes. The scale is an eighth of the largest magnitude, so that 16 is the largest code, and the
+// one that saturates.
+inline __m512i q4_0_bytes(const __m512i* words, GroupFindings* f) {
+  const __m512i bytes = _mm512_packus_epi16(words[0], words[1]), kept = _mm512_min_epu8(bytes, _mm512_set1_epi8(15));
+  f->saturated = _mm512_add_epi8(f->saturated, _mm512_sub_epi8(kept, bytes));
+  return kept;
 }
 
 // Whether an element of q4_1 may decode to zero or have a code above 15. If a code gives zero, the quotient is that
@@ -232,14 +243,15 @@ inline bool affine_words_of(const AffineSpec& spec, const char* x, uint8_t* pack
     if (kKind == kQ8_0)
       for (int j = 0; j < 4; j += 2) zero_codes += store_codes<kType>(packed + (b + j) * 32, words + j, true);
     else if (kKind == kQ4_0)
-      zero_codes += zero_nibbles(store_nibbles<kType>(packed + b * 16, words, '\x88'));
+      zero_codes += zero_nibbles(store_byte_pairs<kType>(packed + b * 16, q4_0_bytes(words, &found),
+                                                         q4_0_bytes(words + 2, &found), '\x88'));
     else
       store_nibbles<kType>(packed + b * 16, words, 0);
   }
   if (kKind == kQ4_1) return !_mm512_movepi16_mask(found.seen);  // NaN gives a negative code
   if (has_zero<kType>(found)) zero_codes -= count_zeros<kType>(x, kGroup);
   counts->zeroed[0] -= static_cast<int32_t>(zero_codes);
-  counts->saturated += word_total(found.saturated);
+  counts->saturated += word_total(_mm512_maddubs_epi16(_mm512_set1_epi8(1), found.saturated));
   if (kKind == kQ4_0) counts->saturated_blocks += count_saturated<kKind>(spec, g);
   return true;
 }

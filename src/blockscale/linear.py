@@ -32,8 +32,9 @@ from .native_linear import (
 from .tensor import BlockTensor
 
 _LANES = 16  # rows of activations are padded to a multiple
-# Elements of a weight below which putting activations on a cache line costs more than it saves.
-_SMALL = 1 << 18
+# Elements of a weight below which putting activations on a cache line costs more than it saves, and activation
+# rows from which it does.
+_SMALL, _MANY_ROWS = 1 << 18, 32
 
 
 def linear(
@@ -108,7 +109,8 @@ def linear(
     given = out is not None
     out = check_output(out, result_shape, x.dtype)
     bias_rows = check_bias(bias, w)
-    rows = _padded_rows(x, lined=activations is None and outputs * length > _SMALL)
+    lined = activations is None and outputs * length > _SMALL and x.size < _MANY_ROWS * length
+    rows = _padded_rows(x, lined)
     direct = (
         out.dtype == np.float32
         and out.flags.c_contiguous
