@@ -74,14 +74,18 @@ def _product(scheme: str, rows: int, how: str, threads: int) -> str:
 
 
 def reached(result: dict[str, Any]) -> list[tuple[str, str, float, float]]:
-    """Label, measure, goal and what was measured, for every goal whose case and peer were measured."""
+    """Label, measure, goal and what was measured, for every goal whose case and peer were measured.
+
+    Goals are stated to three digits at most, and so is what was measured.
+    """
     rows = {row["label"]: row for row in result["rows"]}
     found = []
     for goal in goals():
         value = _measured(rows, goal) if goal.label in rows else None
         if value is not None:
             found.append((goal.label, goal.measure, goal.least, value))
-    return found + _second_threads(rows) + _halves(rows)
+    found += _second_threads(rows) + _halves(rows)
+    return [(label, measure, least, float(f"{value:.3g}")) for label, measure, least, value in found]
 
 
 def _measured(rows: dict[str, Any], goal: Goal) -> float | None:
@@ -135,7 +139,7 @@ def markdown(result: dict[str, Any]) -> list[str]:
     lines = ["| goal | measure | at least | measured | |", "|---|---|---|---|---|"]
     for label, measure, least, value in reached(result):
         verdict = "" if value >= least else "missed"
-        lines.append(f"| {label} | {measure} | {least:g} | {value:.3g} | {verdict} |")
+        lines.append(f"| {label} | {measure} | {least:g} | {value:g} | {verdict} |")
     return lines
 
 

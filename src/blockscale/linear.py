@@ -32,8 +32,8 @@ from .native_linear import (
 from .tensor import BlockTensor
 
 _LANES = 16  # rows of activations are padded to a multiple
-# Elements of a weight below which putting activations on a cache line costs more than it saves, and activation
-# rows from which it does.
+# Putting activations on a cache line costs more than it saves for weights of fewer elements,
+# and for this many rows of activations.
 _SMALL, _MANY_ROWS = 1 << 18, 32
 
 
