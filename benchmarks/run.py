@@ -77,6 +77,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    if options.passes < 1:
+        parser.error(f"--passes {options.passes}: at least 1")
     found, skipped = peers.load()
     for line in skipped:
         print(f"skipped {line}")

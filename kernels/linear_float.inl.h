@@ -100,22 +100,14 @@ struct FloatTile {
   for (int64_t i = 0; i < packed_bytes(n, spec.bits); i += 64) __builtin_prefetch(p + i);
 }
 
-// Asks for a part of the rows [n, n_end): `turn` of `turns`.
-[[gnu::always_inline]] inline void prefetch_part(const LinearSpec& spec, int64_t n, int64_t n_end, int64_t turn,
-                                                 int64_t turns) {
-  if (n >= n_end) return;
-  const int64_t bytes = (n_end - n) * spec.row_bytes;
-  const uint8_t* p = spec.packed + n * spec.row_bytes;
-  for (int64_t i = bytes * turn / turns; i < bytes * (turn + 1) / turns; i += 64) __builtin_prefetch(p + i);
-}
-
 // Outputs [n_begin, n_end) of a panel of activation rows.
 template <typename Shape>
 inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, int64_t a_stride, int64_t n_begin,
                          int64_t n_end, const FloatTile& tile, float* out, int64_t out_stride) {
-  const int64_t group_lanes = tile.rows / kRowsW * kTileLanes, groups = (rows + kRowsA - 1) / kRowsA;
+  const int64_t groups = (rows + kRowsA - 1) / kRowsA;
+  // Where one chunk is all of K, the lanes of a group are added up before the next group needs some.
+  const int64_t group_lanes = spec.length <= tile.chunk ? 0 : tile.rows / kRowsW * kTileLanes;
   const DecodeBlocks fast = find_decoder(spec).decode;
-  const bool whole = spec.length <= tile.chunk;  // lanes of a group are added up before the next group needs some
   for (int64_t n = n_begin; n < n_end; n += tile.rows) {
     const int64_t count = tile.rows < n_end - n ? tile.rows : n_end - n;
     const int64_t used = (count + kRowsW - 1) / kRowsW * kRowsW;
@@ -124,15 +116,15 @@ inline void linear_panel(const LinearSpec& spec, const float* a, int64_t rows, i
       const int64_t padded = (size + kLanes - 1) / kLanes * kLanes;
       for (int64_t j = 0; j < count; ++j) {
         float* row = tile.data + j * Shape::kStride;
-        if (!whole) prefetch_piece(spec, tile, n + j, k + tile.chunk, n_end);
         for (int64_t i = 0; i < size; i += kChunk)  // from a multiple of its length on: decode_blocks wants it so
           decode_piece(spec, fast, n + j, k + i, size - i < kChunk ? size - i : kChunk, tile.codes, row + i);
         for (int64_t i = size; i < padded; ++i) row[i] = 0;
       }
       for (int64_t i = 0; i < groups; ++i) {
-        float* const lanes = tile.lanes + (whole ? 0 : i * group_lanes);
+        float* const lanes = tile.lanes + i * group_lanes;
         const int64_t left = rows - i * kRowsA;
-        if (whole) prefetch_part(spec, n + count, n + 2 * count < n_end ? n + 2 * count : n_end, i, groups);
+        for (int64_t j = count * i / groups; j < count * (i + 1) / groups; ++j)
+          prefetch_piece(spec, tile, n + j, k + tile.chunk, n_end);
         for (int64_t j = 0; j < used; j += kRowsW)
           dot_rows<Shape>(left, a + i * kRowsA * a_stride + k, a_stride, tile.data + j * Shape::kStride, padded, k == 0,
                           lanes + j / kRowsW * kTileLanes);
