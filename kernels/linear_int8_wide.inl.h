@@ -50,6 +50,12 @@ inline Wide wide_add_next(Wide x, Wide y) {
   return {_mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
                            _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xDD)))};
 }
+// Of x and y: words 0 + 2, 1 + 3, 4 + 6, 5 + 7 of each part.
+inline Wide wide_add_words(Wide x, Wide y) {
+  const __m512 a = _mm512_castsi512_ps(x.v), b = _mm512_castsi512_ps(y.v);
+  return {_mm512_add_epi16(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
+                           _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xDD)))};
+}
 inline Wide wide_pairs(Wide x, Wide y) {
   return {_mm512_add_epi32(_mm512_unpacklo_epi32(x.v, y.v), _mm512_unpackhi_epi32(x.v, y.v))};
 }
@@ -145,6 +151,12 @@ inline Wide wide_add_shorts(Wide x) {
 inline Wide wide_add_next(Wide x, Wide y) {  // hadd keeps to parts of 16 bytes
   return {_mm256_hadd_epi32(x.a, y.a), _mm256_hadd_epi32(x.b, y.b)};
 }
+inline __m256i half_add_words(__m256i x, __m256i y) {
+  const __m256 a = _mm256_castsi256_ps(x), b = _mm256_castsi256_ps(y);
+  return _mm256_add_epi16(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)),
+                          _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xDD)));
+}
+inline Wide wide_add_words(Wide x, Wide y) { return {half_add_words(x.a, y.a), half_add_words(x.b, y.b)}; }
 inline __m256i half_pairs(__m256i x, __m256i y) {
   return _mm256_add_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
 }
@@ -204,13 +216,18 @@ inline int stored_offset(const LinearSpec& spec) {
   }
 }
 
+// Of nibbles, half added up: two words each. (Few multiplications: they are what the dot products wait for.)
+[[gnu::always_inline]] inline Wide wide_nibble_sums(const Wide* x) {
+  return wide_add_words(wide_pack(x[0], x[1]), wide_pack(x[2], x[3]));
+}
+
 // Four integers in each part of x[0 .. 3], dot products: their sums, that of x[k] at lane k of the part. Stored nibbles
 // are at most 15, looked up ones 24: sums of 8 products with activations fit 16 bits, of 16 those of nibbles.
 template <StoredCodes kCodes>
 [[gnu::always_inline]] inline Wide wide_sums(const Wide* x) {
   if constexpr (kCodes == kBytes) return wide_quads(wide_pairs(x[0], x[1]), wide_pairs(x[2], x[3]));
-  const Wide a = wide_add_shorts(wide_pack(x[0], x[1])), b = wide_add_shorts(wide_pack(x[2], x[3]));
-  return kCodes == kNibbles ? wide_add_shorts(wide_pack(a, b)) : wide_add_next(a, b);
+  if constexpr (kCodes == kNibbles) return wide_add_shorts(wide_nibble_sums(x));
+  return wide_add_next(wide_add_shorts(wide_pack(x[0], x[1])), wide_add_shorts(wide_pack(x[2], x[3])));
 }
 
 // As above, from corrections on, which lie at those lanes; or half of them, before the last sum, at lane 2 k of the
@@ -226,8 +243,7 @@ template <StoredCodes kCodes>
   if constexpr (kCodes == kLookup)
     return wide_add_next(wide_add_shorts_to(from, wide_pack(x[0], x[1])),
                          wide_add_shorts_to(wide_load(corrections + 16), wide_pack(x[2], x[3])));
-  const Wide a = wide_add_shorts(wide_pack(x[0], x[1])), b = wide_add_shorts(wide_pack(x[2], x[3]));
-  return wide_add_shorts_to(from, wide_pack(a, b));
+  return wide_add_shorts_to(from, wide_nibble_sums(x));
 }
 #else
 template <StoredCodes kCodes>
