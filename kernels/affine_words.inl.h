@@ -88,33 +88,45 @@ inline bool has_zero(const GroupFindings& f) {
   return kType == kFloat32 ? _mm512_testn_epi32_mask(f.least, f.least) != 0 : f.zeros != 0;
 }
 
-// The ends of sixteen blocks of `parts` times 32 (q4_0: of 32), in the order of ordered(). For q4_0 only magnitudes
-// and signs count, and the largest of the bits as signed and as unsigned numbers are the greatest and the least
-// element, if there are such of each sign. NaN may get lost; it shows in the codes.
-template <AffineKind kKind>
-[[gnu::always_inline]] inline void whole_ends_float(const char* x, int parts, AffineGroup* g) {
-  Ints low[kGroup], high[kGroup];
-  for (int b = 0; b < kGroup; ++b) {
-    const BlockFloats v = block_floats<kFloat32>(block_input<kFloat32>(x, b * parts));
-    if (kKind == kQ4_0) {
-      low[b] = (Ints)_mm512_max_epu32((__m512i)v.p, (__m512i)v.q);
-      high[b] = (Ints)_mm512_max_epi32((__m512i)v.p, (__m512i)v.q);
-    } else {
-      __m512 least = _mm512_min_ps(v.p, v.q), most = _mm512_max_ps(v.p, v.q);
-      for (int i = 1; i < parts; ++i) {
-        const BlockFloats more = block_floats<kFloat32>(block_input<kFloat32>(x, b * parts + i));
-        least = _mm512_min_ps(least, _mm512_min_ps(more.p, more.q));
-        most = _mm512_max_ps(most, _mm512_max_ps(more.p, more.q));
+// What `least` and `most` leave of each of sixteen blocks of `parts` times 32, four combined; four at a time, as
+// registers are few. as: makes vectors of what lies in memory.
+template <int32_t kType, typename As, typename Least, typename Most>
+[[gnu::always_inline]] inline void four_ends(const char* x, int parts, Ints* lows, Ints* highs, As as, Least least,
+                                             Most most) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    Ints low[4], high[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const char* const block = block_input<kType>(x, (4 * i + j) * parts);
+      low[j] = high[j] = as(block);
+      for (int64_t at = 64; at < 32 * parts * input_width(kType); at += 64) {
+        const Ints more = as(block + at);
+        low[j] = least(low[j], more), high[j] = most(high[j], more);
       }
-      low[b] = (Ints)least, high[b] = (Ints)most;
     }
+    lows[i] = combine_four(low, least), highs[i] = combine_four(high, most);
   }
-  if (kKind == kQ4_0) {
-    combine_lanes(low, g->low, [](Ints a, Ints b) { return (Ints)_mm512_max_epu32((__m512i)a, (__m512i)b); });
-    combine_lanes(high, g->high, [](Ints a, Ints b) { return maximum(a, b); });
+}
+
+inline Ints as_it_lies(const char* x) { return (Ints)_mm512_loadu_si512(x); }
+
+// The ends of sixteen blocks, as bits of float32: the largest of the bits as unsigned and as signed numbers, which are
+// the least and the greatest element where there are such of each sign, with NaN beyond the infinities.
+template <int32_t kType>
+[[gnu::always_inline]] inline void ends_of_each_sign(const char* x, int parts, AffineGroup* g) {
+  constexpr bool kFloats = kType == kFloat32;
+  const auto least = [](Ints a, Ints b) {
+    return kFloats ? (Ints)_mm512_max_epu32((__m512i)a, (__m512i)b) : larger_words(a, b);
+  };
+  const auto most = [](Ints a, Ints b) { return kFloats ? maximum(a, b) : larger_signed_words(a, b); };
+  Ints lows[4], highs[4];
+  four_ends<kType>(x, parts, lows, highs, as_it_lies, least, most);
+  if (kFloats) {
+    combine_fours(lows, g->low, least), combine_fours(highs, g->high, most);
   } else {
-    combine_lanes(low, g->low, [](Ints a, Ints b) { return (Ints)minimum((Floats)a, (Floats)b); });
-    combine_lanes(high, g->high, [](Ints a, Ints b) { return (Ints)maximum((Floats)a, (Floats)b); });
+    store(g->low, widened<kType>(largest_words(lows, least)));
+    store(g->high, widened<kType>(largest_words(highs, most)));
   }
 }
 
@@ -123,44 +135,31 @@ inline __m512i ordered_words(__m512i u) {
   return _mm512_ternarylogic_epi32(u, _mm512_srai_epi16(u, 15), _mm512_set1_epi16(INT16_MAX), 0x78);  // u ^ (sign & c)
 }
 
-// The same of 16-bit numbers. For q4_0 the largest of words that order as the numbers of one sign do, and above those
-// of the other.
-template <AffineKind kKind, int32_t kType>
-[[gnu::always_inline]] inline void whole_ends_words(const char* x, int parts, AffineGroup* g) {
-  const __m512i sign = _mm512_set1_epi16(INT16_MIN);
-  Ints low[kGroup], high[kGroup];
-  for (int b = 0; b < kGroup; ++b) {
-    const __m512i first = _mm512_loadu_si512(block_input<kType>(x, b * parts));
-    if (kKind == kQ4_0) {
-      low[b] = (Ints)first, high[b] = (Ints)_mm512_xor_si512(first, sign);
-      continue;
-    }
-    __m512i least = ordered_words(first), most = least;
-    for (int i = 1; i < parts; ++i) {
-      const __m512i word = ordered_words(_mm512_loadu_si512(block_input<kType>(x, b * parts + i)));
-      least = _mm512_min_epi16(least, word), most = _mm512_max_epi16(most, word);
-    }
-    low[b] = (Ints)_mm512_xor_si512(least, _mm512_set1_epi16(INT16_MAX));  // turned round, as unsigned words
-    high[b] = (Ints)_mm512_xor_si512(most, sign);
+// The same where signs are any; slower. NaN may get lost; it shows in the codes.
+template <int32_t kType>
+[[gnu::noinline]] void ends_of_any_sign(const char* x, int parts, AffineGroup* g) {
+  Ints lows[4], highs[4];
+  if (kType == kFloat32) {
+    const auto least = [](Ints a, Ints b) { return (Ints)minimum((Floats)a, (Floats)b); };
+    const auto most = [](Ints a, Ints b) { return (Ints)maximum((Floats)a, (Floats)b); };
+    four_ends<kType>(x, parts, lows, highs, as_it_lies, least, most);
+    combine_fours(lows, g->low, least), combine_fours(highs, g->high, most);
+    return;
   }
-  __m512i least = largest_words(low), most = largest_words(high);
-  if (kKind == kQ4_0) {
-    most = _mm512_xor_si512(most, sign);
-  } else {
-    least = ordered_words(_mm512_xor_si512(least, _mm512_set1_epi16(INT16_MAX)));
-    most = ordered_words(_mm512_xor_si512(most, sign));
-  }
-  store(g->low, widened<kType>(least));
-  store(g->high, widened<kType>(most));
+  const auto as = [](const char* block) { return (Ints)ordered_words(_mm512_loadu_si512(block)); };
+  const auto least = [](Ints a, Ints b) { return (Ints)_mm512_min_epi16((__m512i)a, (__m512i)b); };
+  four_ends<kType>(x, parts, lows, highs, as, least, larger_signed_words);
+  store(g->low, widened<kType>(ordered_words(largest_words(lows, least))));
+  store(g->high, widened<kType>(ordered_words(largest_words(highs, larger_signed_words))));
 }
 
+// The ends in the order of ordered(). For q4_0 only magnitudes and signs count.
 template <AffineKind kKind, int32_t kType>
 [[gnu::always_inline]] inline void whole_ends(const char* x, int parts, AffineGroup* g) {
   if (kKind == kQ8_0) return group_amax_words<kType>(x, g->high);
-  if constexpr (kType == kFloat32)
-    whole_ends_float<kKind>(x, parts, g);
-  else
-    whole_ends_words<kKind, kType>(x, parts, g);
+  ends_of_each_sign<kType>(x, parts, g);
+  if (kKind != kQ4_0 && any((load<Ints>(g->low) >= 0) | (load<Ints>(g->high) < 0)))
+    ends_of_any_sign<kType>(x, parts, g);
   store(g->low, ordered(load<Words>(g->low)));
   store(g->high, ordered(load<Words>(g->high)));
 }
@@ -208,17 +207,6 @@ inline bool q4_1_is_plain(const AffineGroup& g) {
   const Floats s = load<Floats>(g.scale), m = load<Floats>(g.base), inverse = load<Floats>(g.inverse);
   const Floats top = from_ordered(load<Ints>(g.high)) - from_ordered(load<Ints>(g.low));
   return !any((Ints)(rounded(-m / s) * s + m == 0.0f) | (truncate(top * inverse + 0.5f) > 15));
-}
-
-template <int32_t kType>
-inline int64_t count_zeros(const char* x, int blocks) {
-  int64_t n = 0;
-  for (int b = 0; b < blocks; ++b) {
-    const BlockFloats v = block_floats<kType>(block_input<kType>(x, b));
-    n += __builtin_popcount(lane_bits((Ints)((Floats)v.p == 0.0f)));
-    n += __builtin_popcount(lane_bits((Ints)((Floats)v.q == 0.0f)));
-  }
-  return n;
 }
 
 template <AffineKind kKind, int32_t kType>

@@ -1,5 +1,6 @@
-// E2M1 in blocks of 32 on 16-bit lanes, where instructions look them up in tables (AVX-512 with BW and VBMI): the
-// bits and counts of the other path (mx_run), a block at a time.
+// E2M1 in blocks of 32 on 16-bit lanes, then on bytes, where instructions look them up in tables (AVX-512 with BW and
+// VBMI): the bits and counts of the other path (mx_run). Units that compare and saturate are the busiest here, so
+// what can be is counted by minima and sums.
 //
 // A float32 is cut to its upper word and one bit that says whether anything lies below, which keeps every
 // comparison with a number of seven bits after the leading one. Without its sign, twice that word is a `level`: a
@@ -63,51 +64,84 @@ inline __m512i block_intervals(__m512i levels) {
   return _mm512_srli_epi16(_mm512_mask_sub_epi16(levels, odd, levels, _mm512_set1_epi16(-1)), L::kStepBits);
 }
 
+// What a group's codes are counted by: lanes of words, of bytes.
 struct WordCounts {
-  __m512i saturated = {}, zeroed = {};  // minus the number, in each lane
+  __m512i saturated = {};                 // minus the number, in each word
+  __m512i others = {};                    // codes that are not 0, in each byte
+  __m512i least = _mm512_set1_epi32(-1);  // magnitude, in each word
 };
 
-constexpr int16_t kTells = 16;  // marks the codes 1 and 3
+// Bytes by interval. Those of the second table are negative where the code is 1 or 3.
+struct ByteTables {
+  alignas(64) int8_t codes[64], tells[64];
+};
 
-// 32 codes as sixteen bytes, each in a lane of its own, and which elements have the code 1 or 3.
-template <int32_t kType>
-[[gnu::always_inline]] inline Words code_words(const char* x, uint32_t base, WordCounts* counts,
-                                               __mmask32* telling) {
-  constexpr int16_t o = kTells | 1, t = kTells | 3;
-  const Shorts codes = {0, 0, 0, 0, 0, o, o, o, o, o, o, 2, 2, 2, t, t,
-                        4, 4, 5, 5, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
-  const WordBlock block = word_block<kType>(x);
-  const __m512i levels = block_levels(block.magnitude, base);
-  const __m512i code = _mm512_permutexvar_epi16(block_intervals<kType>(levels), (__m512i)codes);
-  *telling = _mm512_test_epi16_mask(code, _mm512_set1_epi16(kTells));
-  count_words(&counts->saturated, _mm512_cmpgt_epu16_mask(levels, _mm512_set1_epi16(Levels<kType>::kLimit)));
-  const __mmask32 live = _mm512_test_epi16_mask(block.magnitude, block.magnitude);
-  count_words(&counts->zeroed, _mm512_mask_testn_epi16_mask(live, code, code));
-  const __m512i sign = _mm512_srli_epi16(block.upper, 12);
-  const __m512i nibbles = _mm512_ternarylogic_epi32(_mm512_set1_epi16(7), code, sign, 0xCA);
-  return (Words)_mm512_madd_epi16(nibbles, _mm512_set1_epi32(1 | 16 << 16));
+constexpr ByteTables byte_tables() {
+  constexpr int8_t first[32] = {0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3,
+                                4, 4, 5, 5, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7};
+  ByteTables t = {};
+  for (int n = 0; n < 64; ++n) {
+    t.codes[n] = n < 32 ? first[n] : int8_t{7};
+    t.tells[n] = t.codes[n] == 1 || t.codes[n] == 3 ? int8_t{-1} : int8_t{0};
+  }
+  return t;
+}
+constexpr ByteTables kByteTables = byte_tables();
+
+// Two blocks, as two codes in each word: eight bytes of intervals of one block, eight of the other, in each 128 bits.
+// telling: bits of bytes with the code 1 or 3.
+template <int32_t kType, bool kMse>
+[[gnu::always_inline]] inline __m512i code_pair(const char* x, const char* y, const uint32_t* base,
+                                                WordCounts* counts, uint64_t* telling) {
+  __m512i interval[2], upper[2];
+#pragma GCC unroll 2
+  for (int h = 0; h < 2; ++h) {
+    const WordBlock block = word_block<kType>(h ? y : x);
+    const __m512i levels = block_levels(block.magnitude, base[h]);
+    count_words(&counts->saturated, _mm512_cmpgt_epu16_mask(levels, _mm512_set1_epi16(Levels<kType>::kLimit)));
+    counts->least = _mm512_min_epu16(counts->least, block.magnitude);
+    interval[h] = block_intervals<kType>(levels), upper[h] = block.upper;
+  }
+  const __m512i bytes = _mm512_packus_epi16(interval[0], interval[1]);
+  const __m512i code = _mm512_permutexvar_epi8(bytes, _mm512_load_si512(kByteTables.codes));
+  if (kMse)
+    *telling = _mm512_movepi8_mask(_mm512_permutexvar_epi8(bytes, _mm512_load_si512(kByteTables.tells)));
+  counts->others = _mm512_add_epi8(counts->others, _mm512_min_epu8(code, _mm512_set1_epi8(1)));
+  const __m512i sign = _mm512_srli_epi16(_mm512_packs_epi16(upper[0], upper[1]), 4);
+  const __m512i nibbles = _mm512_ternarylogic_epi32(_mm512_set1_epi8(8), sign, code, 0xCA);
+  return _mm512_maddubs_epi16(nibbles, _mm512_set1_epi16(1 | 16 << 8));
 }
 
 // A whole group of blocks of 32, packed. False, and no counts, if `mse` cannot tell from the codes of a block that
 // no larger exponent serves as well.
-template <int32_t kType>
-inline bool code_group_words(bool mse, const MxGroup& g, const char* x, uint8_t* packed, MxCounts* counts) {
+template <int32_t kType, bool kMse>
+inline bool code_group_words(const MxGroup& g, const char* x, uint8_t* packed, MxCounts* counts) {
   uint32_t base[kGroup];
-  __mmask32 telling[kGroup];
+  uint64_t telling[kGroup / 2];
   store(base, level_base<kType>(load<Ints>(g.byte)));
   WordCounts found;
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
   for (int b = 0; b < kGroup; b += 4) {
-    Words quad[4];
-    for (int j = 0; j < 4; ++j) {
-      const char* block = block_input<kType>(x, b + j);
-      prefetch_block<kType>(block);
-      quad[j] = code_words<kType>(block, base[b + j], &found, telling + b + j);
+    __m512i pairs[2];
+#pragma GCC unroll 2
+    for (int j = 0; j < 4; j += 2) {
+      const char *first = block_input<kType>(x, b + j), *second = block_input<kType>(x, b + j + 1);
+      prefetch_block<kType>(first), prefetch_block<kType>(second);
+      pairs[j / 2] = code_pair<kType, kMse>(first, second, base + b + j, &found, telling + (b + j) / 2);
     }
-    store_bytes4(packed + b * 16, quad);
+    const __m512i bytes = _mm512_packus_epi16(pairs[0], pairs[1]);
+    _mm512_storeu_si512(packed + b * 16, _mm512_permutexvar_epi32(order, bytes));
   }
-  if (mse && any((Ints)(load<Words>(telling) == 0u) & (load<Ints>(g.amax) != 0))) return false;
+  if (kMse) {
+    constexpr uint64_t kFirst = 0x00FF00FF00FF00FF;  // bytes of a pair's first block
+    for (int b = 0; b < kGroup; b += 2)
+      if ((!(telling[b / 2] & kFirst) && g.amax[b]) || (!(telling[b / 2] & ~kFirst) && g.amax[b + 1])) return false;
+  }
   counts->saturated += word_total(found.saturated);
-  counts->zeroed += word_total(found.zeroed);
+  const __m512i others = _mm512_sad_epu8(found.others, _mm512_setzero_si512());  // of 64 codes in each 64 bits
+  counts->zeroed += (Ints)_mm512_sub_epi32(others, _mm512_set1_epi64(64));
+  if (_mm512_testn_epi16_mask(found.least, found.least))
+    counts->zeroed[0] += static_cast<int32_t>(count_zeros<kType>(x, kGroup));
   return true;
 }
 
@@ -179,13 +213,30 @@ inline void choose_mse_words(const MxVectors& v, const char* x, MxGroup* g) {
       });
 }
 
+// The largest magnitudes of sixteen blocks, as bits of float32.
 template <int32_t kType>
-inline void group_amax_words(const char* x, int32_t* amax) {
-  if (kType == kFloat32) return group_amax((const float*)x, kGroup, 32, amax);
-  Ints top[kGroup];
-  for (int b = 0; b < kGroup; ++b)
-    top[b] = (Ints)_mm512_and_si512(_mm512_loadu_si512(block_input<kType>(x, b)), _mm512_set1_epi16(0x7FFF));
-  store(amax, widened<kType>(largest_words(top)));
+[[gnu::always_inline]] inline void group_amax_words(const char* x, int32_t* amax) {
+  const auto larger = [](Ints a, Ints b) { return kType == kFloat32 ? maximum(a, b) : larger_words(a, b); };
+  Ints fours[4];  // four blocks at a time: registers are few
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    Ints top[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const char* block = block_input<kType>(x, 4 * i + j);
+      if (kType == kFloat32) {
+        const BlockFloats v = block_floats<kType>(block);
+        top[j] = maximum((Ints)magnitude((Floats)v.p), (Ints)magnitude((Floats)v.q));
+      } else {
+        top[j] = (Ints)_mm512_and_si512(_mm512_loadu_si512(block), _mm512_set1_epi16(0x7FFF));
+      }
+    }
+    fours[i] = combine_four(top, larger);
+  }
+  if (kType == kFloat32)
+    combine_fours(fours, amax, larger);
+  else
+    store(amax, widened<kType>(largest_words(fours, larger)));
 }
 
 // A group from input to output; false, and nothing counted, if it is left to the other path.
@@ -199,7 +250,10 @@ inline bool words_group_of(const MxVectors& v, const char* x, bool mse, uint8_t*
   if (kType == kFloat16 && any((load<Ints>(g.byte) < Levels<kType>::kLeastByte) & (load<Ints>(g.amax) != 0)))
     return false;
   if (mse && !g.special) choose_mse_words<kType>(v, x, &g);
-  if (g.special || !code_group_words<kType>(mse, g, x, packed, &found)) return false;
+  if (g.special) return false;
+  const bool coded = mse ? code_group_words<kType, true>(g, x, packed, &found)
+                         : code_group_words<kType, false>(g, x, packed, &found);
+  if (!coded) return false;
   store_scale_bytes(g, kGroup, scales);
   counts->saturated += found.saturated;
   counts->zeroed += found.zeroed;

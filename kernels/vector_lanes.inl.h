@@ -1,5 +1,48 @@
 // Moves between the lanes of many vectors.
 
+#if defined(__AVX512F__) || defined(__AVX2__)
+// Four vectors to one: in each 128 bits, a lane of each.
+template <typename Combine>
+[[gnu::always_inline]] inline Ints combine_four(const Ints* v, Combine combine) {
+  Ints pairs[2];
+#if defined(__AVX512F__)
+  for (int j = 0; j < 2; ++j) {
+    const __m512i a = (__m512i)v[2 * j], b = (__m512i)v[2 * j + 1];
+    pairs[j] = combine((Ints)_mm512_unpacklo_epi32(a, b), (Ints)_mm512_unpackhi_epi32(a, b));
+  }
+  const __m512i a = (__m512i)pairs[0], b = (__m512i)pairs[1];
+  return combine((Ints)_mm512_unpacklo_epi64(a, b), (Ints)_mm512_unpackhi_epi64(a, b));
+#else
+  for (int j = 0; j < 2; ++j) {
+    const __m256i a = (__m256i)v[2 * j], b = (__m256i)v[2 * j + 1];
+    pairs[j] = combine((Ints)_mm256_unpacklo_epi32(a, b), (Ints)_mm256_unpackhi_epi32(a, b));
+  }
+  const __m256i a = (__m256i)pairs[0], b = (__m256i)pairs[1];
+  return combine((Ints)_mm256_unpacklo_epi64(a, b), (Ints)_mm256_unpackhi_epi64(a, b));
+#endif
+}
+
+// Four such vectors to sixteen numbers.
+template <typename T, typename Combine>
+[[gnu::always_inline]] inline void combine_fours(const Ints* fours, T* out, Combine combine) {
+  Ints half[2];
+  for (int i = 0; i < 2; ++i) {
+#if defined(__AVX512F__)
+    const __m512i a = (__m512i)fours[2 * i], b = (__m512i)fours[2 * i + 1];
+    half[i] = combine((Ints)_mm512_shuffle_i32x4(a, b, 0x44), (Ints)_mm512_shuffle_i32x4(a, b, 0xEE));
+  }
+  const __m512i a = (__m512i)half[0], b = (__m512i)half[1];
+  store(out, combine((Ints)_mm512_shuffle_i32x4(a, b, 0x88), (Ints)_mm512_shuffle_i32x4(a, b, 0xDD)));
+#else
+    const __m256i a = (__m256i)fours[2 * i], b = (__m256i)fours[2 * i + 1];
+    half[i] =
+        combine((Ints)_mm256_permute2x128_si256(a, b, 0x20), (Ints)_mm256_permute2x128_si256(a, b, 0x31));
+    store(out + 8 * i, half[i]);
+  }
+#endif
+}
+#endif
+
 // Sixteen vectors to sixteen numbers: the lanes of each combined, in no order that callers may rely on.
 // They may be floats: all loads and stores copy bytes.
 template <typename Vector, typename T, typename Combine>
@@ -7,39 +50,9 @@ template <typename Vector, typename T, typename Combine>
   Ints v[16];
   for (int i = 0; i < 16; ++i) v[i] = load<Ints>(vectors + i);
 #if defined(__AVX512F__) || defined(__AVX2__)
-  Ints quads[4];
-  for (int i = 0; i < 4; ++i) {  // in each 128 bits: a lane of each of the vectors 4i .. 4i + 3
-    Ints pairs[2];
-    for (int j = 0; j < 2; ++j) {
-#if defined(__AVX512F__)
-      const __m512i a = (__m512i)v[4 * i + 2 * j], b = (__m512i)v[4 * i + 2 * j + 1];
-      pairs[j] = combine((Ints)_mm512_unpacklo_epi32(a, b), (Ints)_mm512_unpackhi_epi32(a, b));
-    }
-    const __m512i a = (__m512i)pairs[0], b = (__m512i)pairs[1];
-    quads[i] = combine((Ints)_mm512_unpacklo_epi64(a, b), (Ints)_mm512_unpackhi_epi64(a, b));
-#else
-      const __m256i a = (__m256i)v[4 * i + 2 * j], b = (__m256i)v[4 * i + 2 * j + 1];
-      pairs[j] = combine((Ints)_mm256_unpacklo_epi32(a, b), (Ints)_mm256_unpackhi_epi32(a, b));
-    }
-    const __m256i a = (__m256i)pairs[0], b = (__m256i)pairs[1];
-    quads[i] = combine((Ints)_mm256_unpacklo_epi64(a, b), (Ints)_mm256_unpackhi_epi64(a, b));
-#endif
-  }
-  Ints half[2];
-  for (int i = 0; i < 2; ++i) {
-#if defined(__AVX512F__)
-    const __m512i a = (__m512i)quads[2 * i], b = (__m512i)quads[2 * i + 1];
-    half[i] = combine((Ints)_mm512_shuffle_i32x4(a, b, 0x44), (Ints)_mm512_shuffle_i32x4(a, b, 0xEE));
-  }
-  const __m512i a = (__m512i)half[0], b = (__m512i)half[1];
-  store(out, combine((Ints)_mm512_shuffle_i32x4(a, b, 0x88), (Ints)_mm512_shuffle_i32x4(a, b, 0xDD)));
-#else
-    const __m256i a = (__m256i)quads[2 * i], b = (__m256i)quads[2 * i + 1];
-    half[i] =
-        combine((Ints)_mm256_permute2x128_si256(a, b, 0x20), (Ints)_mm256_permute2x128_si256(a, b, 0x31));
-    store(out + 8 * i, half[i]);
-  }
-#endif
+  Ints fours[4];
+  for (int i = 0; i < 4; ++i) fours[i] = combine_four(v + 4 * i, combine);
+  combine_fours(fours, out, combine);
 #else
   for (int i = 0; i < 16; ++i) {
     const Ints swapped = {v[i][2], v[i][3], v[i][0], v[i][1]}, two = combine(v[i], swapped);

@@ -41,6 +41,17 @@ template <int32_t kType>
   return {(__m512)_mm512_unpacklo_epi16(zero, words), (__m512)_mm512_unpackhi_epi16(zero, words)};
 }
 
+template <int32_t kType>
+inline int64_t count_zeros(const char* x, int blocks) {
+  int64_t n = 0;
+  for (int b = 0; b < blocks; ++b) {
+    const BlockFloats v = block_floats<kType>(block_input<kType>(x, b));
+    n += __builtin_popcount(lane_bits((Ints)((Floats)v.p == 0.0f)));
+    n += __builtin_popcount(lane_bits((Ints)((Floats)v.q == 0.0f)));
+  }
+  return n;
+}
+
 // Subtracts 1 where the mask holds; the lanes of such counts added up, in 32 bits.
 inline void count_words(__m512i* minus, __mmask32 which) {
   *minus = _mm512_mask_add_epi16(*minus, which, *minus, _mm512_set1_epi16(-1));
@@ -54,11 +65,19 @@ inline Ints widened(__m512i words) {
   return (Ints)_mm512_slli_epi32(words, 16);
 }
 
-// Of the sixteen vectors, one for each block: the largest word of each, signed or not, in the low halves.
-[[gnu::always_inline]] inline __m512i largest_words(const Ints* v) {
+// The larger words, as unsigned or as signed numbers.
+[[gnu::always_inline]] inline Ints larger_words(Ints a, Ints b) {
+  return (Ints)_mm512_max_epu16((__m512i)a, (__m512i)b);
+}
+[[gnu::always_inline]] inline Ints larger_signed_words(Ints a, Ints b) {
+  return (Ints)_mm512_max_epi16((__m512i)a, (__m512i)b);
+}
+
+// Of sixteen vectors, one for each block and four combined by `larger`: the largest word of each, in the low halves.
+template <typename Larger>
+[[gnu::always_inline]] inline __m512i largest_words(const Ints* fours, Larger larger) {
   Ints top[16 / kLanes];
-  combine_lanes(v, top, [](Ints a, Ints b) { return (Ints)_mm512_max_epu16((__m512i)a, (__m512i)b); });
-  const __m512i pairs = (__m512i)top[0];
-  return _mm512_max_epu16(_mm512_srli_epi32(pairs, 16), _mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF)));
+  combine_fours(fours, top, larger);
+  return (__m512i)larger((Ints)_mm512_srli_epi32((__m512i)top[0], 16), top[0]);
 }
 #endif

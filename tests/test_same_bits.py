@@ -114,16 +114,24 @@ def _whole_groups(kind: str, rng: np.random.Generator) -> NDArray[np.float32]:
         x = np.where(x == 0, x, bits.view(np.float32))
     if kind == "few values":  # errors of two exponents are often equal
         x = (np.round(rng.standard_normal(shape) * 8) / rng.choice([4, 8, 16], (32, 1))).astype(np.float32)
-    if kind == "normal":
+    if kind in ("normal", "one sign"):
         x = rng.standard_normal(shape).astype(np.float32)
-    x *= rng.choice(np.array([1, -1], np.float32), shape)
+    signs = rng.choice(np.array([1, -1], np.float32), shape)
+    if kind == "one sign":  # in some blocks; in whole rows and in none of others
+        one = rng.random((32, 16)) < np.arange(32)[:, np.newaxis] / 24 - 0.125
+        signs = np.where(np.repeat(one, 32, 1), np.repeat(signs[:, ::32], 32, 1), signs)
+        x = np.abs(x)
+    x *= signs
     x *= np.exp2(np.repeat(rng.integers(-17, 9, (32, 4)), 128, 1)).astype(np.float32)
     x[:4, :32] = 0
     x[5, 3] = np.nan
     return x
 
 
-@pytest.mark.parametrize("kind", ["thresholds", "an ulp around thresholds", "few values", "normal"])
+KINDS = ["thresholds", "an ulp around thresholds", "few values", "normal", "one sign"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("row", "rule"),
     [(scheme("mxfp4"), rule) for rule in ("floor", "ceil", "rceil", "even", "mse")]
