@@ -27,14 +27,15 @@ inline Ints lane_numbers() {
 }
 
 // The kept lanes of v, put together at p.
-inline void keep_lanes(void* p, Ints v, Ints mask) {
+inline void keep_lanes(void* p, Ints v, uint32_t lanes) {
 #if defined(__AVX512F__)
-  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(_mm512_movepi32_mask((__m512i)mask), (__m512i)v));
+  _mm512_storeu_si512(p, _mm512_maskz_compress_epi32(static_cast<__mmask16>(lanes), (__m512i)v));
 #else
   int32_t* out = static_cast<int32_t*>(p);
-  for (uint32_t rest = lane_bits(mask); rest; rest &= rest - 1) *out++ = v[__builtin_ctz(rest)];
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) *out++ = v[__builtin_ctz(rest)];
 #endif
 }
+inline void keep_lanes(void* p, Ints v, Ints mask) { keep_lanes(p, v, lane_bits(mask)); }
 
 // Scales, their errors and sums of squared codes, a lane for each.
 struct Scales {

@@ -17,9 +17,9 @@ namespace group_search {
 // Seeds amax / s = k / 8 (optimal_screen.inl.h). At the first kUnclipped no code is clipped, and from the last of
 // these up both signs give the same. The next kClipped are the likeliest; at kOneSided of them no code is below -8.
 constexpr int kUnclipped = 8, kClipped = 8, kFirst = kUnclipped + kClipped, kOneSided = 4;
-constexpr uint8_t kNearSeeds[] = {29, 36, 42, 47, 51, 54, 57, 60, 62, 63, 64, 65,
-                                  66, 67, 68, 70, 72, 75, 79, 84, 92, 100, 116, kLastSeed};
-constexpr uint8_t kFarSeeds[] = {60, 64, 68, 72, 77, 83, 92, 112, kLastSeed};
+constexpr uint8_t kNearSeeds[] = {29, 36, 42, 47, 51, 54, 57, 60, 62, 63,  64,  65,
+                                  66, 67, 69, 71, 74, 77, 82, 90, 104, 120, 136, kLastSeed};
+constexpr uint8_t kFarSeeds[] = {60, 62, 65, 69, 74, 80, 88, 100, kLastSeed};
 constexpr Seeds kNear(kNearSeeds, kUnclipped);
 constexpr Seeds kFar(kFarSeeds, 1);
 
@@ -37,7 +37,7 @@ struct SignedSearch : Search<false> {
   using Search::Search;
 
   // Seeds are no storable scales: their last bit is set.
-  static float scale(float amax, const Seed& s) { return float_of(bits_of(amax * s.scale) | 1u); }
+  static Floats scales(Floats amax, const Seed& s) { return (Floats)((Words)(amax * s.scale) | 1u); }
 
   // Blocks where a scale between two seeds may reach the limit L. D - |x|^2 / s^2 is concave in 1 / s (Minorant), so
   // where g = D - L / s^2 > 0 at both, that takes sqrt(g) + sqrt(h) <= sqrt(|x|^2 - L) (1 / s - 1 / t).
@@ -46,16 +46,19 @@ struct SignedSearch : Search<false> {
     return at_most(minimum(sum, less * 0x1p60f), b.slope * (step * step * (1 + 0x1p-10f)));
   }
 
-  // The interval between two seeds of a block. `d`, `e`: D there, lower bounds.
-  void add(int32_t block, float amax, const Seed& p, const Seed& q, float d, float e) {
+  // The intervals between two seeds of the blocks of `lanes`. `d`, `e`: D there, lower bounds.
+  [[gnu::always_inline]] void add(const SignedSet& set, const Seed& p, const Seed& q, Floats d, Floats e,
+                                  uint32_t lanes, int32_t far) {
     Intervals& list = m.lists[1];
-    const float from = scale(amax, q), to = scale(amax, p);
-    const int at = list.count < kRoom ? list.count : 0;
-    given_up |= list.count == kRoom;
-    list.block[at] = block;
-    list.a[at] = static_cast<int32_t>(bits_of(from)), list.b[at] = static_cast<int32_t>(bits_of(to));
-    list.error_a[at] = from * from * (e > 0 ? e : 0), list.error_b[at] = to * to * (d > 0 ? d : 0);
-    list.count = at + 1;
+    const int count = __builtin_popcount(lanes), at = list.count + count > kRoom ? 0 : list.count;
+    given_up |= list.count + count > kRoom;
+    const Floats from = scales(set.amax, q), to = scales(set.amax, p);
+    keep_lanes(list.block + at, (lane_numbers() + set.number * kLanes) | far, lanes);
+    keep_lanes(list.a + at, (Ints)from, lanes);
+    keep_lanes(list.b + at, (Ints)to, lanes);
+    keep_lanes(list.error_a + at, (Ints)(from * from * maximum(e, Floats{})), lanes);
+    keep_lanes(list.error_b + at, (Ints)(to * to * maximum(d, Floats{})), lanes);
+    list.count = at + count;
   }
 
   // Where what lies beyond the ends of the codes costs more in squares of X, it costs more than the limit:
@@ -73,10 +76,8 @@ struct SignedSearch : Search<false> {
         const Floats next = found[j] * q.factor - q.lost * static_cast<float>(n);
         const Floats g = bound - b.most * p.squared, h = next - b.most * q.squared;
         const uint32_t lanes = lane_bits(b.live) & at_most(b.begin, spread(q.u));
-        for (uint32_t rest = lanes & may_win(b, q.u - p.u, g, h); rest; rest &= rest - 1) {
-          const int i = __builtin_ctz(rest);
-          add((b.number * kLanes + i) | (far ? INT32_MIN : 0), b.amax[i], p, q, bound[i], next[i]);
-        }
+        const uint32_t may = lanes & may_win(b, q.u - p.u, g, h);
+        if (may) add(b, p, q, bound, next, may, far ? INT32_MIN : 0);
         bound = next;
         b.live &= (Ints)(costs[j] <= most);
       }
@@ -143,7 +144,6 @@ struct SignedSearch : Search<false> {
     const Floats inverse = 1.0f / b.amax;
     const Floats lo = cells.lo[b.number] * inverse * (1 + 0x1p-20f), hi = cells.hi[b.number] * inverse * (1 - 0x1p-20f);
     const uint32_t live = lane_bits(b.live);
-    uint64_t may[kFirst * kLanes / 64 + 1] = {};
     Floats g = {};
 #pragma GCC unroll 16
     for (int j = 0; j < kFirst; ++j) {
@@ -153,19 +153,11 @@ struct SignedSearch : Search<false> {
       if (j) {
         const Seed& p = kNear.at[j - 1];
         const uint32_t outside = at_most(spread(q.scale), lo) | at_most(hi, spread(p.scale));
-        const uint64_t lanes = may_win(b, q.u - p.u, g, h) & outside & live;
-        may[j * kLanes / 64] |= lanes << j * kLanes % 64;
+        const uint32_t may = may_win(b, q.u - p.u, g, h) & outside & live;
+        if (may) add(b, p, q, d[j - 1], d[j], may, 0);
       }
       g = h;
     }
-    alignas(64) float amax[kLanes], bounds[kFirst * kLanes];
-    store(amax, b.amax);
-    for (int j = 0; j < kFirst; ++j) store(bounds + j * kLanes, d[j]);
-    for (int word = 0; word < kFirst * kLanes / 64 + 1; ++word)
-      for (uint64_t rest = may[word]; rest; rest &= rest - 1) {
-        const int at = word * 64 + __builtin_ctzll(rest), j = at / kLanes, i = at % kLanes;
-        add(b.number * kLanes + i, amax[i], kNear.at[j - 1], kNear.at[j], bounds[at - kLanes], bounds[at]);
-      }
   }
 
   // A far scale is better than the near one only if an element of the other sign lies beyond qmax + 1/2.
