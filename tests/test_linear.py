@@ -636,8 +636,41 @@ def test_refusals_name_what_was_found(name: str, change: dict[str, Any], text: s
         bs.linear(**arguments)
     if isinstance(arguments["w"], BlockTensor):  # and once the weight was used
         bs.linear(np.ones((2, 64), np.float32), arguments["w"])
-        with pytest.raises(InputError, match=text):
-            bs.linear(**arguments)
+        for activations in (arguments.get("activations"), arguments.get("activations", "int8")):
+            with pytest.raises(InputError, match=text):
+                bs.linear(**{**arguments, "activations": activations})
+
+
+def test_the_short_cut_for_what_needs_no_checks() -> None:
+    rng = np.random.default_rng(12)
+    x = normal(rng, 48, 64)
+    w, first = bs.quantize(x, "int4"), bs.quantize(x, "int4")
+    a = normal(rng, 3, 64)
+    wanted = bs.linear(a, first, activations="int8")  # the first call with a weight has no short cut
+    strided, column = np.repeat(a, 2, 1)[:, ::2], np.asfortranarray(a)
+    out, narrow, turned = (
+        np.empty((3, 48), np.float32),
+        np.empty((3, 96), np.float32),
+        np.empty((48, 3), np.float32),
+    )
+    bs.linear(a, w)
+    for rows in (a, strided, column):
+        assert_same(bs.linear(rows, w, activations="int8"), wanted)
+        for to in (out, narrow[:, ::2], turned.T, np.empty((4, 48), np.float32)[1:]):
+            to[...] = 0
+            assert bs.linear(rows, w, activations="int8", out=to, threads=2) is to
+            assert_same(np.ascontiguousarray(to), wanted)
+    assert bs.linear(a[:0], w, activations="int8").shape == (0, 48)
+    closed = np.empty((3, 48), np.float32)
+    closed.flags.writeable = False
+    for wrong in (closed, np.empty((3, 47), np.float32), out.astype(np.float64), out.tolist()):
+        with pytest.raises(InputError, match="out"):
+            bs.linear(a, w, activations="int8", out=wrong)  # type: ignore[arg-type]
+    square = bs.quantize(normal(rng, 64, 64), "int4")
+    both = normal(rng, 3, 64)
+    for _ in range(2):
+        wanted = bs.linear(both.copy(), square, activations="int8")
+        assert_same(bs.linear(both, square, activations="int8", out=both), wanted)
 
 
 def test_expert_numbers_are_checked() -> None:

@@ -31,6 +31,7 @@ from .native_linear import (
 )
 from .tensor import BlockTensor
 
+_FLOAT32 = np.dtype(np.float32)
 _LANES = 16  # rows of activations are padded to a multiple
 # Putting activations on a cache line costs more than it saves for weights of fewer elements,
 # and for this many rows of activations.
@@ -89,6 +90,10 @@ def linear(
         NonFiniteError: non-finite activations with `activations="int8"`.
         OverflowingValueError: a finite result beyond float16 or bfloat16.
     """
+    if bias is None and experts is None and activations is not None:
+        ready = _ready(a, w, out, activations, on_wrong_axis)
+        if ready is not None:
+            return _linear_ready(*ready, out, threads)
     x = check_activations(a, activations)
     if not isinstance(w, BlockTensor):
         raise InputError(
@@ -132,6 +137,44 @@ def linear(
     if not direct:
         _store(y.reshape(result_shape), out)
     return out
+
+
+def _ready(
+    a: Any, w: Any, out: Any, activations: Any, on_wrong_axis: Any
+) -> tuple[NDArray[np.float32], Weight] | None:
+    """Activations and weight of a call in which all is as the kernels for 8-bit activations take it.
+
+    Only a short cut: quick looks, where checks and conversions would take longer than a small matmul.
+    """
+    known = w.prepared if type(w) is BlockTensor else None
+    if type(known) is not Weight or not known.is_integer or type(a) is not np.ndarray or a.ndim != 2:
+        return None
+    if type(activations) is not str or activations != "int8":
+        return None
+    if type(on_wrong_axis) is not str or on_wrong_axis != "error":
+        return None
+    rows, length = a.shape
+    if length != known.length or length % _LANES or not length or a.dtype is not _FLOAT32:
+        return None
+    flags = a.flags
+    if not flags.c_contiguous:
+        return None
+    if out is None:
+        return a, known
+    if type(out) is not np.ndarray or out.dtype is not _FLOAT32 or out.shape != (rows, known.rows):
+        return None
+    given = out.flags
+    apart = out is not a and given.owndata and flags.owndata
+    return (a, known) if apart and given.c_contiguous and given.writeable else None
+
+
+def _linear_ready(
+    a: NDArray[np.float32], w: Weight, out: NDArray[Any] | None, threads: int | None
+) -> NDArray[Any]:
+    y = np.empty((a.shape[0], w.rows), np.float32) if out is None else out
+    if not linear_int8(a, w, y, threads):
+        check_finite(a)
+    return y
 
 
 def _overlaps(out: NDArray[Any], x: NDArray[Any], bias: NDArray[Any] | None) -> bool:
