@@ -41,6 +41,7 @@ template <int32_t kType>
   return {(__m512)_mm512_unpacklo_epi16(zero, words), (__m512)_mm512_unpackhi_epi16(zero, words)};
 }
 
+// How many elements of blocks are zero.
 template <int32_t kType>
 inline int64_t count_zeros(const char* x, int blocks) {
   int64_t n = 0;
