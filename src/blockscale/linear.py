@@ -149,9 +149,7 @@ def _ready(
     known = w.prepared if type(w) is BlockTensor else None
     if type(known) is not Weight or not known.is_integer or type(a) is not np.ndarray or a.ndim != 2:
         return None
-    if type(activations) is not str or activations != "int8":
-        return None
-    if type(on_wrong_axis) is not str or on_wrong_axis != "error":
+    if not is_one_of(activations, ("int8",)) or not is_one_of(on_wrong_axis, ("error",)):
         return None
     rows, length = a.shape
     if length != known.length or length % _LANES or not length or a.dtype is not _FLOAT32:
